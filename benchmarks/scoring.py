@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks import interleaved
 from helpers.cams import localize
 from helpers.cams.maps import closed_form_cam, normalise_maps
-from helpers.choices.compute import CLOSED_FORMS, closed_form_maps
+from helpers.choices.compute import CLOSED_FORMS, TORCHCAM
 from helpers.data import synthetic
 from helpers.data.images import ImageSet, box_masks, image_set
 from helpers.measures import evidence, passes, registry
@@ -148,8 +148,12 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     for part, features, out in ours.passed():
         masks = box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         found = [
-            normalise_maps(closed_form_maps(*form, features, weight, out.argmax(1)))
-            for form in CLOSED_FORMS
+            normalise_maps(
+                closed_form_cam(
+                    method, features, weight, out.argmax(1), formula == TORCHCAM
+                )
+            )
+            for method, formula in CLOSED_FORMS
         ]
         of_forms = [localize.iou_at(each, masks, THRESHOLDS) for each in found]
         scores.append(torch.stack(of_forms).cpu())

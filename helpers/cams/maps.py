@@ -39,7 +39,11 @@ GRADIENT_METHODS = (
 
 
 def closed_form_cam(
-    method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor
+    method: str,
+    features: Tensor,
+    classifier_weight: Tensor,
+    classes: Tensor,
+    torchcam_compat: bool = False,
 ) -> Tensor:
     """Maps without a backward pass, up to a positive factor; Du et al. 2024, (1).
 
@@ -56,6 +60,9 @@ def closed_form_cam(
         features: (B, C, h, w).
         classifier_weight: (K, C).
         classes: (B,).
+        torchcam_compat: whether to reproduce Grad-CAM++ of torchcam 0.4.0, which leaves
+            out a division: w_k is ``h w (relu(W_ck) / (h w))^3``. The constant factors
+            matter, since normalisation adds 1e-8 to the denominator.
 
     Returns:
         (B, h, w) at least 0, not normalised.
@@ -69,7 +76,10 @@ def closed_form_cam(
     weights = classifier_weight[classes]
     if method in ("layer_cam", "grad_cam_plus_plus"):
         weights = weights.relu()
-    if method == "grad_cam_plus_plus":
+    if torchcam_compat:
+        pixels = features[0, 0].numel()
+        weights = pixels * (weights / pixels) ** 3
+    elif method == "grad_cam_plus_plus":
         # relu(W) below as well, so that a channel of negative weight is 0 / 2, not 0 /
         # 0.
         weights = weights / (2 + weights * features.mean((2, 3)))

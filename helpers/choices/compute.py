@@ -5,8 +5,8 @@ the scores, see ``helpers.scores.values.CHOICE``. ``maps_of_ways`` makes the map
 by batch, and ``scores_of_ways`` compares them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers.cams import attribution, localize
+from helpers.cams.localize import PAPER_THRESHOLD
 from helpers.cams.maps import (
-    GRADIENT_METHODS,
+    CLOSED_FORM_METHODS,
     MapOptions,
     closed_form_cam,
     closed_form_classifier,
@@ -29,6 +30,8 @@ from helpers.cams.maps import (
 from helpers.cams.masks import make_masks
 from helpers.data.images import ImageSet, StudyData, box_masks
 from helpers.files import json_digest
+from helpers.measures import registry
+from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.passes import Classifier
 from helpers.networks import hooks, resnet
 from helpers.scores.models import Model
@@ -63,7 +66,6 @@ PAPER = {
     "class_used": PREDICTED,
     "annotation": BOXES,
 }
-_PLACE = ("layer", "image_size")
 # Methods and formulas whose maps are computed from one forward pass; the first is the
 # paper's. In closed form "cam" equals "grad_cam".
 CLOSED_FORMS = (
@@ -75,23 +77,11 @@ CLOSED_FORMS = (
 # Methods that torchcam computes by another formula.
 TORCHCAM_DIFFERS = {"grad_cam_plus_plus", "smooth_grad_cam_plus_plus"}
 LAYER_METHODS = ("grad_cam", "layer_cam")  # computed at every stage
-# Computed at the last stage alone.
-SAMPLED_METHODS = tuple(
-    method for method in GRADIENT_METHODS if method not in LAYER_METHODS
-)
 _BATCH = 256  # images per pass; the noise of Smooth Grad-CAM++ depends on it
 _CAPTUM_BATCH = 16
 _VERSION = 1  # of the values
-# Settings that decide the part "sampled".
-_OF_SAMPLE = (
-    "thresholds",
-    "threshold",
-    "images",
-    "methods",
-    "noise",
-    "scales",
-    "seed",
-)
+# Fields of ``Settings`` that do not decide the part "sampled".
+_BESIDE_SAMPLE = {"scored_on", "masks", "attributions", "steps"}
 Way = Mapping[str, Any]  # values of columns of ``CHOICE``
 
 
@@ -101,14 +91,13 @@ class Settings:
 
     scored_on: ScoringSet  # N images
     masks: Mapping[str, Tensor]  # (N, S, S) bool by provider
-    thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is one of them
-    threshold: float = 0.1  # the paper's
-    images: int = 48  # the first, for gradients, noise and other image sizes; 0 is all
-    methods: tuple[str, ...] = SAMPLED_METHODS  # beside Grad-CAM and Layer-CAM
-    # noise_samples, noise_std and channels of ``maps.MapOptions``.
-    noise: Mapping[str, float] = field(default_factory=dict)
-    scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
-    attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
+    thresholds: Sequence[float]  # of the map, in (0, 1); the paper's is one of them
+    images: int  # the first, for gradients, noise and other image sizes; 0 is all
+    methods: Sequence[str]  # at the last stage, beside Grad-CAM and Layer-CAM
+    noise: Mapping[str, float]  # noise_samples, noise_std, channels of ``MapOptions``
+    scales: Sequence[float]  # image sizes, as multiples of the study's
+    attributions: Sequence[str]  # by Captum
+    threshold: float = PAPER_THRESHOLD
     steps: int = 16  # of integrated gradients
     seed: int = 0  # of the noise
 
@@ -119,9 +108,14 @@ class Settings:
             name: json_digest(np.packbits(mask.numpy()).tobytes().hex())
             for name, mask in self.masks.items()
         }
+        of_sample = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in _BESIDE_SAMPLE
+        }
         decisive = {
             CLOSED: {"thresholds": self.thresholds, "masks": masks},
-            SAMPLED: {"settings": {name: getattr(self, name) for name in _OF_SAMPLE}},
+            SAMPLED: {"settings": of_sample},
             ATTRIBUTED: {
                 "attributions": self.attributions,
                 "steps": self.steps,
@@ -149,23 +143,22 @@ def masks_of_images(
         records are here.
     """
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
-    images = scored_on.images_of(store.shared())
-    size = images.images.shape[-1]
+
+    def compute(maker: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The masks of a provider."""
+        images = scored_on.images_of(data)
+        masks = make_masks(maker.facts["provider"], images, path)
+        return {MASKS: {"bits": np.packbits(masks.numpy(), axis=-1)}}
+
+    size = store.shared().train.images.shape[-1]
     masks = {}
     for provider in providers:
-        compute = partial(_mask_bits, provider, images, path)
-        record = store.of_study(f"{MASKS}-{provider}", MASKS, settings, compute)
-        if record:
+        maker = Model(f"{MASKS}-{provider}", type(None), {"provider": provider})
+        records = store.each([maker], {MASKS: settings}, compute, needed=False)
+        if record := records.record(MASKS, str(maker)):
             is_object = np.unpackbits(record["bits"], axis=-1, count=size) > 0
             masks[provider] = torch.from_numpy(is_object)
     return masks
-
-
-def _mask_bits(provider: str, images: ImageSet, path: str) -> dict[str, np.ndarray]:
-    if not images.has_pixels:
-        return {}
-    masks = make_masks(provider, images, path)
-    return {"bits": np.packbits(masks.numpy(), axis=-1)}
 
 
 def score_choices(store: Store, models: Sequence[Model], settings: Settings) -> Records:
@@ -180,36 +173,32 @@ def score_choices(store: Store, models: Sequence[Model], settings: Settings) -> 
         Parts ``CLOSED``, ``SAMPLED`` and ``ATTRIBUTED``: scores, and values of single
         images by ``name_of_images``.
     """
-    compute = partial(_choices, settings=settings, device=store.device)
+    device = store.device
+
+    def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The parts of a network."""
+        classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
+        images = settings.scored_on.images_of(data)
+        # A random sample: the first images stand in random order.
+        sample = images.subset(range(len(images))[: settings.images or None])
+        of_paper = way_of_paper(classifier, images)
+        by_captum = replace(classifier, batch_size=_CAPTUM_BATCH)
+        sampled = sampled_ways(of_paper, classifier.network, settings)
+        ways = {
+            CLOSED: (closed_form_ways(of_paper, settings), classifier, images),
+            SAMPLED: (sampled, classifier, sample),
+            ATTRIBUTED: (attributed_ways(of_paper, settings), by_captum, sample),
+        }
+        records = {
+            part: scores_of_ways(of_paper, *ways[part], settings) for part in parts
+        }
+        if ATTRIBUTED in records:  # the method alone differs, and no threshold counts
+            scores = records[ATTRIBUTED]["scores"]
+            scores = scores[scores["measure"].isin(localize.LESS_CHANCE)]
+            records[ATTRIBUTED]["scores"] = scores[["measure", "method", "n", "value"]]
+        return records
+
     return store.each(models, settings.parts, compute)
-
-
-def _choices(
-    model: Model,
-    data: StudyData,
-    parts: Sequence[str],
-    *,
-    settings: Settings,
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
-    images = settings.scored_on.images_of(data)
-    # A random sample: the first images stand in random order.
-    sample = images.subset(range(len(images))[: settings.images or None])
-    of_paper = way_of_paper(classifier, images)
-    ways = {
-        CLOSED: (images, closed_form_ways(of_paper, settings)),
-        SAMPLED: (sample, sampled_ways(of_paper, classifier.network, settings)),
-        ATTRIBUTED: (sample, attributed_ways(of_paper, settings)),
-    }
-    records = {
-        part: scores_of_ways(*ways[part], classifier, settings) for part in parts
-    }
-    if ATTRIBUTED in records:  # the method alone differs, and no threshold counts
-        scores = records[ATTRIBUTED]["scores"]
-        scores = scores[scores["measure"].isin(localize.LESS_CHANCE)]
-        records[ATTRIBUTED]["scores"] = scores[["measure", "method", "n", "value"]]
-    return records
 
 
 def way_of_paper(classifier: Classifier, images: ImageSet) -> Way:
@@ -251,95 +240,51 @@ def maps_of_ways(
     )
     # Made once, where a way needs it.
     separated = cache(partial(attribution.with_separate_relus, network))
+    size = images.images.shape[-1]
+    sides = {size, *(way["image_size"] for way in ways)}
     maps: list[list[Tensor]] = [[] for _ in ways]
     predicted = []
-    batches = zip(images.images.split(_BATCH), images.labels.split(_BATCH), strict=True)
-    for number, (pixels, labels) in enumerate(batches):
-        inputs = classifier.input(pixels)
-        features, logits = hooks.features_and_logits(network, last, inputs)
-        predicted.append(logits.argmax(1))
-        true = labels.to(classifier.device)
-        options = MapOptions(**settings.noise, seed=settings.seed + number)
+    rows = torch.arange(len(images)).split(classifier.batch_size)
+    for number, batch in enumerate(map(images.subset, rows)):
+        passes = {side: _pass(batch.images, side, classifier, last) for side in sides}
+        predicted.append(passes[size][2].argmax(1))
+        true = batch.labels.to(classifier.device)
         for way, of_way in zip(ways, maps, strict=True):
-            classes = true if way["class_used"] == TRUE else predicted[-1]
+            inputs, features, logits = passes[way["image_size"]]
+            classes = true if way["class_used"] == TRUE else logits.argmax(1)
             method = way["method"]
-            form = (method, way["formula"] or CORRECT)
             layer = network.get_submodule(way["layer"])
-            if way["image_size"] != pixels.shape[-1]:
-                of_batch = _at_size(way["image_size"], pixels, classifier, last, linear)
-            elif method in attribution.ATTRIBUTIONS:
-                of_batch = _attributed(
+            options = MapOptions(
+                **settings.noise,
+                seed=settings.seed + number,
+                torchcam_compat=way["formula"] == TORCHCAM,
+            )
+            if method in attribution.ATTRIBUTIONS:
+                of_batch = attribution.attribution_maps(
                     method, separated(), inputs, classes, settings.steps
                 )
-            elif layer is last and form in CLOSED_FORMS:
-                of_batch = closed_form_maps(*form, features, linear.weight, classes)
+            elif layer is last and method in CLOSED_FORM_METHODS:
+                of_batch = closed_form_cam(
+                    method, features, linear.weight, classes, options.torchcam_compat
+                )
             else:
-                is_torchcam = way["formula"] == TORCHCAM
-                of_form = replace(options, torchcam_compat=is_torchcam)
-                of_batch = layer_maps(method, network, layer, inputs, classes, of_form)
+                of_batch = layer_maps(method, network, layer, inputs, classes, options)
             of_way.append(normalise_maps(of_batch))
     return [torch.cat(of_way) for of_way in maps], torch.cat(predicted)
 
 
-def _at_size(
-    side: int,
-    pixels: Tensor,
-    classifier: Classifier,
-    layer: nn.Module,
-    linear: nn.Linear,
-) -> Tensor:
-    """Grad-CAM of images of another size, for the class that is predicted there."""
+def _pass(
+    pixels: Tensor, side: int, classifier: Classifier, layer: nn.Module
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Input of images at a size, the maps of a layer, and logits."""
     resized = F.interpolate(
         pixels.to(classifier.device).float(),
         size=(side, side),
         mode="bilinear",
         antialias=True,
-        align_corners=False,
     )
     inputs = classifier.input(resized)
-    features, logits = hooks.features_and_logits(classifier.network, layer, inputs)
-    return closed_form_cam("grad_cam", features, linear.weight, logits.argmax(1))
-
-
-def _attributed(
-    method: str, network: nn.Module, inputs: Tensor, classes: Tensor, steps: int
-) -> Tensor:
-    """Attributions of a batch, a few images at a time."""
-    parts = zip(inputs.split(_CAPTUM_BATCH), classes.split(_CAPTUM_BATCH), strict=True)
-    maps = [
-        attribution.attribution_maps(method, network, *part, steps) for part in parts
-    ]
-    return torch.cat(maps)
-
-
-def closed_form_maps(
-    method: str,
-    formula: str,
-    features: Tensor,
-    classifier_weight: Tensor,
-    classes: Tensor,
-) -> Tensor:
-    """Maps without a backward pass, see ``maps.closed_form_cam``.
-
-    Grad-CAM++ of torchcam 0.4.0 leaves out a division: a channel's weight is
-    ``h w (relu(W_ck) / (h w))^3``. The constant factors matter, since normalisation
-    adds 1e-8 to the denominator.
-
-    Args:
-        method: with the formula one of ``CLOSED_FORMS``.
-        formula: ``CORRECT`` or ``TORCHCAM``.
-        features: (B, C, h, w).
-        classifier_weight: (K, C).
-        classes: (B,).
-
-    Returns:
-        (B, h, w) at least 0, not normalised.
-    """
-    if formula == CORRECT:
-        return closed_form_cam(method, features, classifier_weight, classes)
-    pixels = features.shape[2] * features.shape[3]
-    weights = pixels * (classifier_weight[classes].relu() / pixels) ** 3
-    return torch.einsum("bk,bkhw->bhw", weights, features).relu()
+    return inputs, *hooks.features_and_logits(classifier.network, layer, inputs)
 
 
 def closed_form_ways(of_paper: Way, settings: Settings) -> list[Way]:
@@ -391,14 +336,19 @@ def attributed_ways(of_paper: Way, settings: Settings) -> list[Way]:
 
 
 def scores_of_ways(
-    images: ImageSet, ways: Sequence[Way], classifier: Classifier, settings: Settings
+    of_paper: Way,
+    ways: Sequence[Way],
+    classifier: Classifier,
+    images: ImageSet,
+    settings: Settings,
 ) -> dict[str, Any]:
     """Score maps by IoU, and beside boxes by measures above chance.
 
     Args:
-        images: N images.
+        of_paper: see ``way_of_paper``.
         ways: how maps are made, and what they are compared with.
         classifier: the network.
+        images: N images.
         settings: of the choices. An image with an empty mask is left out.
 
     Returns:
@@ -406,7 +356,6 @@ def scores_of_ways(
         the study's image size, of all classes but the true one.
     """
     all_maps, predicted = maps_of_ways(ways, classifier, images, settings)
-    of_paper = way_of_paper(classifier, images)
     size = of_paper["image_size"]
     annotations = {BOXES: box_masks(images.boxes, size), **settings.masks}
     is_right = (predicted.cpu() == images.labels).numpy()
@@ -424,11 +373,12 @@ def scores_of_ways(
             continue
         scores = localize.chance_scores(maps, images.boxes, size, settings.threshold)
         means = _means(scores[[*localize.CORRECTED]], "measure")
-        # That of the IoU; the other measures have none.
-        means["threshold"] = [settings.threshold, *[np.nan] * len(localize.LESS_CHANCE)]
+        # The other measures have none.
+        threshold = {"iou_above_shuffled": settings.threshold}
+        means["threshold"] = means["measure"].map(threshold)
         tables.append(means.assign(subset=ALL_IMAGES, **way))
-        is_elsewhere = any(way[name] != of_paper[name] for name in _PLACE)
-        if not (is_elsewhere or way["class_used"] == TRUE):
+        is_here = way["layer"] == of_paper["layer"] and way["image_size"] == size
+        if is_here and way["class_used"] != TRUE:
             for measure in ("iou", *localize.LESS_CHANCE):
                 name = name_of_images(measure, way["method"], way["formula"])
                 of_images[name] = scores[measure].to_numpy(np.float16)
@@ -475,8 +425,8 @@ def untrained_networks(
     for form, number in product(forms, range(count)):
         seed = settings.seed + number
         build = partial(resnet.build, classes=len(data.classes), **form, seed=seed)
-        name = "-".join(str(value) for value in (*form.values(), seed))
-        models.append(Model(name, partial(_untrained, build), form))
+        name = "-".join(map(str, (*form.values(), seed)))
+        models.append(Model(name, build, form))
     decisive = {
         "images": settings.images,
         "threshold": settings.threshold,
@@ -484,41 +434,33 @@ def untrained_networks(
         "scored": settings.scored_on.name,
         "data": data.fingerprint,
     }
-    compute = partial(_untrained_scores, settings=settings, device=store.device)
+    measures = [registry.MEASURES[name] for name in ("training_accuracy", "iou")]
+    chosen = MeasureSettings(cam_threshold=settings.threshold)
+
+    def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The part of a network."""
+        order = np.random.default_rng(settings.seed).permutation(len(data.test))
+        first = slice(settings.images or None)
+        train = data.train.subset(settings.scored_on.rows[first])
+        test = data.test.subset(np.sort(order[first]))
+        inputs = {
+            "network": model.load().to(store.device).eval(),
+            "normalise": model.normalise,
+            "device": store.device,
+        }
+        of_train, _ = score(measures, inputs | {"images": train}, chosen)
+        of_test, _ = score(measures[:1], inputs | {"images": test}, chosen)
+        train_accuracy, iou = of_train["value"]
+        (test_accuracy,) = of_test["value"]
+        values = {
+            "train_accuracy": train_accuracy,
+            "test_accuracy": test_accuracy,
+            "iou": iou,
+            "gap": train_accuracy - test_accuracy,
+        }
+        return {UNTRAINED: {"scores": values}}
+
     values = store.each(models, {UNTRAINED: decisive}, compute).table(UNTRAINED)
     facts = [(model.model_id, model.facts["architecture"]) for model in models]
     table = pd.DataFrame(facts, columns=["model_id", "architecture"])
     return table.join(values, on="model_id")
-
-
-def _untrained(build: Callable[[], nn.Module], device: torch.device | str) -> nn.Module:
-    return build().to(device, memory_format=torch.channels_last).eval()
-
-
-def _untrained_scores(
-    model: Model,
-    data: StudyData,
-    parts: Sequence[str],
-    *,
-    settings: Settings,
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    order = np.random.default_rng(settings.seed).permutation(len(data.test))
-    first = slice(settings.images or None)
-    train = data.train.subset(settings.scored_on.rows[first])
-    test = data.test.subset(np.sort(order[first]))
-    classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
-    of_paper = way_of_paper(classifier, train)
-    (maps,), predicted = maps_of_ways([of_paper], classifier, train, settings)
-    overlaps = localize.chance_scores(
-        maps, train.boxes, of_paper["image_size"], settings.threshold
-    )
-    is_right = predicted.cpu() == train.labels
-    is_right_in_test = classifier.logits(test.images).argmax(1).cpu() == test.labels
-    values = {
-        "train_accuracy": float(is_right.double().mean()),
-        "test_accuracy": float(is_right_in_test.double().mean()),
-        "iou": overlaps["iou"].mean(),
-    }
-    values["gap"] = values["train_accuracy"] - values["test_accuracy"]
-    return {UNTRAINED: {"scores": values}}

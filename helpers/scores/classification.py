@@ -4,7 +4,6 @@ Accuracy, precision, recall, average precision, area under the ROC curve, calibr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -236,19 +235,18 @@ def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Recor
         ``data.test``, of a published record "predicted", (T,); and a score for each
         metric.
     """
-    compute = partial(_test_logits, device=store.device)
+    device = store.device
+
+    def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The part of a network; without scores where a logit is not finite."""
+        logits = logits_of(model.load(device), data.test.images, device).numpy()
+        record: dict[str, Any] = {"logits": logits}
+        if np.isfinite(logits).all():
+            record["scores"] = summary_metrics(logits, data.test.labels.numpy())
+        return {TEST_IMAGES: record}
+
     parts = {TEST_IMAGES: {"data": data.fingerprint}}
     return store.each(models, parts, compute, needed=False)
-
-
-def _test_logits(
-    model: Model, data: StudyData, parts: Sequence[str], *, device: str
-) -> dict[str, dict[str, Any]]:
-    logits = logits_of(model.load(device), data.test.images, device).numpy()
-    record: dict[str, Any] = {"logits": logits}
-    if np.isfinite(logits).all():
-        record["scores"] = summary_metrics(logits, data.test.labels.numpy())
-    return {TEST_IMAGES: record}
 
 
 @torch.inference_mode()

@@ -4,8 +4,6 @@ Boxes of test images are used here only; training never uses them.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,14 @@ from torch import Tensor
 from helpers.cams import localize
 from helpers.data.images import ImageSet, StudyData, box_masks
 from helpers.files import json_digest
-from helpers.measures.passes import Classifier, Pass, forward_pass
+from helpers.measures import evidence, registry
+from helpers.scores.classification import logits_of
 from helpers.scores.models import Model
 from helpers.scores.scoring_set import classes_in_turn
 from helpers.scores.store import Store
 
 PART = "looking"
+# Measures of ``localization``.
 LOCALIZATION = ("area_matched_iou", "energy_in_box", "pointing_game")
 TRAINING = "train_"  # begins the name of a value over training images
 PUBLISHED = "iou"  # Du et al. 2024, at threshold 0.1 and not corrected for chance
@@ -64,9 +64,9 @@ def look_at_images(
 
     Returns:
         A row per model, means over the images: model_id; over the test images
-        ``LOCALIZATION`` minus the same with boxes of other images, and as fractions
-        accuracy and accuracy_swapped, with the background of another test image; over
-        the training images ``MEASURES``.
+        ``LOCALIZATION`` minus the same with boxes of other images, and as fraction
+        accuracy_swapped, with the background of another test image; over the training
+        images ``MEASURES``.
 
     Raises:
         ValueError: where fewer than two test images have a box.
@@ -77,60 +77,42 @@ def look_at_images(
             f"{len(rows)} test images have a box, and two are needed to tell where a "
             "network looks; take a source with boxes of test images"
         )
-    settings = {"data": data.fingerprint, "version": _VERSION}
-    settings["test"] = json_digest(rows.tolist())
-    settings["training"] = json_digest(list(training))
-    compute = partial(_look, rows=rows, training=training, device=store.device)
+    settings = {
+        "data": data.fingerprint,
+        "version": _VERSION,
+        "test": json_digest(rows.tolist()),
+        "training": json_digest(list(training)),
+    }
+
+    def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """Means and values of single images, of one network."""
+        network = model.load(store.device)
+        inputs = {
+            "network": network,
+            "normalise": model.normalise,
+            "device": store.device,
+        }
+        images = data.test.subset(rows)
+        swapped = with_other_backgrounds(images)
+        logits = logits_of(network, swapped, store.device, model.normalise)
+        is_right = (logits.argmax(1) == images.labels).numpy()
+        record: dict[str, Any] = {"accuracy_swapped": is_right}
+        means = {"accuracy_swapped": is_right.mean()}
+        looks = {
+            "": (images, LOCALIZATION),
+            TRAINING: (data.train.subset(training), (PUBLISHED, *LOCALIZATION)),
+        }
+        for start, (looked_at, names) in looks.items():
+            scores, of_images = evidence.score(
+                [registry.MEASURES[name] for name in names],
+                inputs | {"images": looked_at},
+                evidence.MeasureSettings(),
+            )
+            means |= zip(start + scores["measure"], scores["value"], strict=True)
+            record |= {start + name: of_images[name][name] for name in names}
+        return {PART: record | {"scores": means}}
+
     return store.each(models, {PART: settings}, compute).table(PART)
-
-
-def _look(
-    model: Model,
-    data: StudyData,
-    parts: Sequence[str],
-    *,
-    rows: NDArray[np.int64],
-    training: Sequence[int],
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    classifier = Classifier(model.load(device), model.normalise, device, 64)
-    images = data.test.subset(rows)
-    test_pass = _forward(classifier, images)
-    record = scores_of_maps(test_pass.maps, images)
-    del record[PUBLISHED]  # not corrected for chance; of training images alone
-    training_images = data.train.subset(training)
-    maps = _forward(classifier, training_images).maps
-    for name, values in scores_of_maps(maps, training_images).items():
-        record[TRAINING + name] = values
-    swapped = replace(images, images=with_other_backgrounds(images))
-    passes = {"accuracy": test_pass, "accuracy_swapped": _forward(classifier, swapped)}
-    for name, of_images in passes.items():
-        record[name] = (of_images.logits.argmax(1) == images.labels).numpy()
-    means = {name: np.nanmean(values) for name, values in record.items()}
-    return {PART: record | {"scores": means}}
-
-
-@torch.inference_mode()
-def _forward(classifier: Classifier, images: ImageSet) -> Pass:
-    """Logits, and maps of the predicted class in closed form, of a ResNet."""
-    example = classifier.input(images.images[:1])
-    return forward_pass(classifier, images, example, "grad_cam")
-
-
-def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float32]]:
-    """Overlap of maps with the boxes of their images, by several measures.
-
-    Args:
-        maps: (N, h, w) in [0, 1], normalised.
-        images: the N images, with boxes.
-
-    Returns:
-        (N,) each: ``PUBLISHED``, and ``LOCALIZATION`` minus the same with the boxes of
-        other images.
-    """
-    table = localize.chance_scores(maps, images.boxes, images.images.shape[-1])
-    names = (PUBLISHED, *LOCALIZATION)
-    return {name: table[name].to_numpy(np.float32) for name in names}
 
 
 def with_other_backgrounds(images: ImageSet) -> Tensor:

@@ -4,7 +4,9 @@ Both are recorded, so that maps can be drawn without weights and images.
 """
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, StudyData
+from helpers.scores.models import Model
 from helpers.scores.scoring_set import ScoringSet
 from helpers.scores.store import Records, Store
 
@@ -59,14 +62,16 @@ def small_pictures(store: Store, scored_on: ScoringSet) -> list[bytes]:
         scored_on: the images.
     """
 
-    def compute() -> dict[str, NDArray]:
-        images = scored_on.images_of(store.shared())
-        if not images.has_pixels:
-            return {}
-        return {"jpegs": np.array([_jpeg(image) for image in images.images[:_COUNT]])}
+    def compute(maker: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The pictures."""
+        pixels = scored_on.images_of(data).images[:_COUNT]
+        return {PICTURES: {"jpegs": np.array([*map(_jpeg, pixels)])}}
 
-    settings = {"images": scored_on.name}
-    record = store.of_study(PICTURES, PICTURES, settings, compute)
+    parts = {PICTURES: {"images": scored_on.name}}
+    maker = Model(PICTURES, type(None))
+    record = store.each([maker], parts, compute, needed=False).record(
+        PICTURES, PICTURES
+    )
     return record["jpegs"].tolist() if record else []
 
 

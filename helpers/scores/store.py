@@ -155,7 +155,8 @@ class Store:
             words: at the progress bar.
         """
         jobs = self.jobs
-        if models and not self.not_computable(models):
+        # A mask or a picture is of no network.
+        if len(models) > 1 and not self.not_computable(models):
             jobs = jobs_on(self.device, self.jobs, partial(self._example, models[0]))
         options = {"shared": self.shared, "device": self.device, "jobs": jobs}
         results = side_by_side(task, models, **options)
@@ -191,30 +192,6 @@ class Store:
         rows = scores.assign(part=part, settings=digest, weights=model.weights)
         of_part = {f"{key}/{name}": array for name, array in arrays.items()}
         add_values(self.folder, model.model_id, in_columns(rows), of_part)
-
-    def of_study(
-        self,
-        name: str,
-        part: str,
-        settings: Mapping[str, Any],
-        compute: Callable[[], Record],
-    ) -> Record:
-        """A record of no network, read, or made of the images.
-
-        Args:
-            name: stands in place of a network's.
-            part: of the record.
-            settings: that its values depend on.
-            compute: makes the record; an empty one, which is not stored, where pixels
-                are not here.
-        """
-        maker = Model(name, type(None))
-        record = self.records([maker], {part: settings}).record(part, name)
-        if not record:
-            record = compute()
-            if record:
-                self.write(maker, part, settings, record)
-        return record
 
     def settings_of(self, part: str) -> list[dict[str, Any]]:
         """Settings under which values of a part are stored, here or in the records.

@@ -3,13 +3,11 @@
 Labels of a target are used only for the accuracy that is to be predicted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import shifted
@@ -58,52 +56,38 @@ def on_targets(
         none, since it stops by the test images (``rule3_split``). Models that neither
         can be loaded here nor have records are left out.
     """
-    measures = registry.measures_of_families(["unlabelled"])
     decisive: dict[str, Any] = {"data": data.fingerprint, "version": 1}
     decisive |= {name: getattr(settings, name) for name in DECISIVE["unlabelled"]}
-    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
-    images_on = partial(_images_on, seed=settings.seed)
-    sources = registry.SOURCES
-    score = partial(evidence.score, measures, settings=settings, sources=sources)
-    compute = partial(
-        _on_targets, score=score, images_on=images_on, device=store.device
-    )
+    shift_of = {_part(shift): shift for shift in ("", *shifts)}
+    parts = {part: decisive | {"shift": shift} for part, shift in shift_of.items()}
+    measures = registry.measures_of_families(["unlabelled"])
+    sources, device = registry.SOURCES, store.device
+
+    def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The parts of a network."""
+        network = model.load(device)
+        config = config_from(model.facts)
+        # Measures of unlabelled images take logits alone.
+        inputs: dict[str, Any] = {}
+        if config.rule3_split == "holdout":
+            holdout = images_of_run(data, config)[1]
+            logits = logits_of(network, holdout.images, device)
+            inputs["holdout_logits"] = logits.half()
+            inputs["holdout_labels"] = holdout.labels
+        records = {}
+        for part in parts:
+            images = data.test.images
+            if shift_of[part]:
+                images = shifted(images, shift_of[part], settings.seed)
+            logits = logits_of(network, images, device)
+            inputs["target_logits"] = logits.half()
+            scores, _ = evidence.score(measures, inputs, settings, sources=sources)
+            is_right = (logits.argmax(1) == data.test.labels).double()
+            scores.loc[len(scores), ["measure", "value"]] = ACCURACY, is_right.mean()
+            records[part] = {"scores": scores}
+        return records
+
     return store.each(models, parts, compute, needed=False)
-
-
-def _images_on(data: StudyData, part: str, seed: int) -> Tensor:
-    """Test images on the target of a part, (N, 3, S, S)."""
-    if part == _part(""):
-        return data.test.images
-    return shifted(data.test.images, part.removeprefix("target-"), seed)
-
-
-def _on_targets(
-    model: Model,
-    data: StudyData,
-    parts: Sequence[str],
-    *,
-    score: Callable[..., Any],
-    images_on: Callable[[StudyData, str], Tensor],
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    """Records of the parts of targets that a model lacks."""
-    network = model.load(device)
-    config = config_from(model.facts)
-    inputs: dict[str, Any] = {}  # measures of unlabelled images take logits alone
-    if config.rule3_split == "holdout":
-        holdout = images_of_run(data, config)[1]
-        inputs["holdout_logits"] = logits_of(network, holdout.images, device).half()
-        inputs["holdout_labels"] = holdout.labels
-    records = {}
-    for part in parts:
-        logits = logits_of(network, images_on(data, part), device)
-        inputs["target_logits"] = logits.half()
-        scores, _ = score(inputs)
-        is_right = logits.argmax(1) == data.test.labels
-        accuracy = {"measure": [ACCURACY], "value": [float(is_right.double().mean())]}
-        records[part] = {"scores": pd.concat([scores, pd.DataFrame(accuracy)])}
-    return records
 
 
 def scores_on_targets(
@@ -154,29 +138,21 @@ def accuracies_under_transforms(
         A row per model: model_id, and fractions "test accuracy under <transform>".
         Models that neither can be loaded here nor have records are left out.
     """
+    device = store.device
+
+    def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The part of a network."""
+        accuracies = transforms.accuracies_at_random_magnitudes(
+            Classifier(model.load(device), model.normalise, device, batch_size=64),
+            Sample(data.test.images.to(device), None, data.test.labels.to(device)),
+            transforms.transforms_of(ranges),
+            seed,
+        )
+        return {"invariance": {"scores": accuracies}}
+
     parts = {"invariance": {"data": data.fingerprint, "seed": seed, "ranges": ranges}}
-    compute = partial(_under_transforms, seed=seed, ranges=ranges, device=store.device)
-    records = store.each(models, parts, compute, needed=False)
-    wide = records.table("invariance")
+    wide = store.each(models, parts, compute, needed=False).table("invariance")
     return wide.rename(columns=lambda name: f"test accuracy under {name}").reset_index()
-
-
-def _under_transforms(
-    model: Model,
-    data: StudyData,
-    parts: Sequence[str],
-    *,
-    seed: int,
-    ranges: str,
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    accuracies = transforms.accuracies_at_random_magnitudes(
-        Classifier(model.load(device), model.normalise, device, batch_size=64),
-        Sample(data.test.images.to(device), None, data.test.labels.to(device)),
-        transforms.transforms_of(ranges),
-        seed,
-    )
-    return {part: {"scores": accuracies} for part in parts}
 
 
 # Predictor to its measure and direction: +1 when a larger value promises a higher

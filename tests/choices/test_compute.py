@@ -43,9 +43,16 @@ SETTINGS = Settings(
     {},
     thresholds=(0.05, 0.1, 0.3, 0.7),
     images=10,
+    methods=(
+        "grad_cam_plus_plus",
+        "smooth_grad_cam_plus_plus",
+        "eigen_cam",
+        "score_cam",
+    ),
     noise=NOISE,
-    steps=2,
+    scales=(0.5, 2.0),
     attributions=("saliency", "occlusion"),
+    steps=2,
 )
 
 
@@ -72,14 +79,18 @@ class Given(NamedTuple):
 
 def closed_form_scores(given, settings=SETTINGS):
     ways = compute.closed_form_ways(given.of_paper, settings)
-    return compute.scores_of_ways(given.images, ways, given.classifier, settings)
+    return compute.scores_of_ways(
+        given.of_paper, ways, given.classifier, given.images, settings
+    )
 
 
 def sampled_scores(given):
     images = given.images.subset(range(10))
     network = given.classifier.network
     ways = compute.sampled_ways(given.of_paper, network, SETTINGS)
-    return compute.scores_of_ways(images, ways, given.classifier, SETTINGS)
+    return compute.scores_of_ways(
+        given.of_paper, ways, given.classifier, images, SETTINGS
+    )
 
 
 def maps_of(given, **way):
@@ -119,7 +130,7 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(
     layer, weight = network.layer4, network.fc.weight
     with torch.no_grad():
         features, _ = hooks.features_and_logits(network, layer, images)
-        maps = compute.closed_form_maps(method, formula, features, weight, classes)
+        maps = closed_form_cam(method, features, weight, classes, formula == "torchcam")
     maps = normalise_maps(maps)
     options = MapOptions(torchcam_compat=formula == "torchcam")
     expected = layer_maps(method, network, layer, images, classes, options)
@@ -152,7 +163,7 @@ def test_every_closed_form_is_scored_as_one_by_one(
     assert 0 < right.sum() < len(right)
     classes = predicted if class_used == "predicted" else images.labels
     weight = network.fc.weight.detach()
-    maps = compute.closed_form_maps(method, formula, features, weight, classes)
+    maps = closed_form_cam(method, features, weight, classes, formula == "torchcam")
     maps = normalise_maps(maps)
     iou = localize.iou_at(maps, box_masks(images.boxes, 16), SETTINGS.thresholds)
     subsets = {"all": right | ~right, "correct": right, "wrong": ~right}
@@ -281,7 +292,7 @@ def test_each_pass_over_images_has_noise_of_its_own(given, monkeypatch):
 
     monkeypatch.setattr(compute, "layer_maps", layer_maps)
     settings = replace(SETTINGS, seed=7)
-    compute.scores_of_ways(images, [way], given.classifier, settings)
+    compute.scores_of_ways(given.of_paper, [way], given.classifier, images, settings)
     assert seeds == [7, 8, 9]
 
 

@@ -1,10 +1,15 @@
-import numpy as np
+from dataclasses import replace
+
 import pytest
 import torch
 
 from helpers.cams import localize
 from helpers.data.images import load_study_data
+from helpers.measures.evidence import score_network
+from helpers.networks import resnet
 from helpers.scores import looking
+from helpers.scores.models import Model
+from helpers.scores.store import Store
 from tests.conftest import TINY_SCENES
 
 
@@ -25,16 +30,24 @@ def test_a_swapped_background_is_the_whole_other_image_but_for_the_box(data):
         assert torch.equal(swapped[row], expected)
 
 
-def test_a_map_of_the_box_has_the_published_overlap_of_one_and_more_than_chance(data):
-    images = data.test.subset(range(6))
-    size = images.images.shape[-1]
-    maps = looking.box_masks(images.boxes, size).float()
-    scores = looking.scores_of_maps(maps, images)
-    assert scores["iou"].tolist() == [1.0] * 6
-    table = localize.chance_scores(maps, images.boxes, size)
-    expected = table["area_matched_iou"]
-    np.testing.assert_allclose(scores["area_matched_iou"], expected, rtol=1e-6)
-    assert (scores["area_matched_iou"] > 0).all()
+def test_a_network_is_looked_at_as_the_measures_see_it(data, tmp_path):
+    network = resnet.build(
+        "resnet18", len(data.classes), stem="small", width=0.125, seed=1
+    )
+    model = Model("a", lambda device: network.eval())
+    store = Store(tmp_path, lambda: data, jobs=1)
+    table = looking.look_at_images(store, [model], data, range(12), 8).iloc[0]
+    rows = looking.boxed_test_images(data, 8)
+    images = data.test.subset(rows)
+    swapped = replace(images, images=looking.with_other_backgrounds(images))
+    splits = {"": images, "train_": data.train.subset(range(12))}
+    for start, of_split in splits.items():
+        scores = score_network(network, of_split).set_index("measure")["value"]
+        for name in looking.LOCALIZATION:
+            assert table[start + name] == pytest.approx(scores[name])
+    right = network(resnet.normalise_images(swapped.images)).argmax(1) == images.labels
+    assert table["accuracy_swapped"] == pytest.approx(right.double().mean().item())
+    assert {*looking.MEASURES} <= {*table.index}
 
 
 def test_test_images_with_boxes_are_taken_class_after_class(data):
