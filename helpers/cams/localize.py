@@ -98,9 +98,9 @@ def mask_metrics(
         total: pixels of all images together.
 
     Returns:
-        Metrics by name, in [0, 1], larger is better; and the number of pixels. 0 / 0 is
-        NaN, and so is a mean with it; of background and object, one without pixels is
-        left out of frequency_weighted_iou.
+        Metrics by name, in [0, 1], larger is better. 0 / 0 is NaN, and so is a mean
+        with it; of background and object, one without pixels is left out of
+        frequency_weighted_iou.
     """
     # Background, and object, (2,) each.
     correct = np.array([total - marked - annotated + common, common], dtype=float)
@@ -111,13 +111,9 @@ def mask_metrics(
         return {
             "pixel_accuracy": correct.sum() / np.float64(total),
             "mean_pixel_accuracy": (correct / actual).mean(),
-            "iou_background": iou[0],
             "iou_object": iou[1],
             "mean_iou": iou.mean(),
-            "frequency_weighted_iou": np.where(actual > 0, actual * iou, 0).sum()
-            / np.float64(total),
-            "object_fraction": annotated / np.float64(total),
-            "pixels": total,
+            "frequency_weighted_iou": np.nansum(actual * iou) / np.float64(total),
         }
 
 

@@ -30,8 +30,7 @@ from helpers.cams.maps import (
 from helpers.cams.masks import make_masks
 from helpers.data.images import ImageSet, StudyData, box_masks
 from helpers.files import json_digest
-from helpers.measures import registry
-from helpers.measures.evidence import MeasureSettings, score
+from helpers.measures.evidence import score_network
 from helpers.measures.passes import Classifier
 from helpers.networks import hooks, resnet
 from helpers.scores.models import Model
@@ -150,15 +149,14 @@ def masks_of_images(
         masks = make_masks(maker.facts["provider"], images, path)
         return {MASKS: {"bits": np.packbits(masks.numpy(), axis=-1)}}
 
-    size = store.shared().train.images.shape[-1]
     masks = {}
     for provider in providers:
         maker = Model(f"{MASKS}-{provider}", type(None), {"provider": provider})
         records = store.each([maker], {MASKS: settings}, compute, needed=False)
         if record := records.record(MASKS, str(maker)):
-            is_object = np.unpackbits(record["bits"], axis=-1, count=size) > 0
-            masks[provider] = torch.from_numpy(is_object)
-    return masks
+            bits = record["bits"]  # (N, S, S / 8)
+            masks[provider] = np.unpackbits(bits, axis=-1, count=bits.shape[1])
+    return {name: torch.from_numpy(mask > 0) for name, mask in masks.items()}
 
 
 def score_choices(store: Store, models: Sequence[Model], settings: Settings) -> Records:
@@ -244,11 +242,13 @@ def maps_of_ways(
     sides = {size, *(way["image_size"] for way in ways)}
     maps: list[list[Tensor]] = [[] for _ in ways]
     predicted = []
-    rows = torch.arange(len(images)).split(classifier.batch_size)
-    for number, batch in enumerate(map(images.subset, rows)):
-        passes = {side: _pass(batch.images, side, classifier, last) for side in sides}
+    parts = (
+        each.split(classifier.batch_size) for each in (images.images, images.labels)
+    )
+    for number, (pixels, labels) in enumerate(zip(*parts, strict=True)):
+        passes = {side: _pass(pixels, side, classifier, last) for side in sides}
         predicted.append(passes[size][2].argmax(1))
-        true = batch.labels.to(classifier.device)
+        true = labels.to(classifier.device)
         for way, of_way in zip(ways, maps, strict=True):
             inputs, features, logits = passes[way["image_size"]]
             classes = true if way["class_used"] == TRUE else logits.argmax(1)
@@ -415,8 +415,8 @@ def untrained_networks(
             next ones count up from it.
 
     Returns:
-        A row per network: model_id, architecture, train_accuracy, test_accuracy, gap
-        (fractions) and iou.
+        A row per network: model_id, train_accuracy, test_accuracy, gap (fractions), iou
+        and architecture.
     """
     data = store.shared()
     forms = catalogue[["architecture", "stem", "width", "last_stride"]]
@@ -434,8 +434,6 @@ def untrained_networks(
         "scored": settings.scored_on.name,
         "data": data.fingerprint,
     }
-    measures = [registry.MEASURES[name] for name in ("training_accuracy", "iou")]
-    chosen = MeasureSettings(cam_threshold=settings.threshold)
 
     def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
         """The part of a network."""
@@ -443,24 +441,20 @@ def untrained_networks(
         first = slice(settings.images or None)
         train = data.train.subset(settings.scored_on.rows[first])
         test = data.test.subset(np.sort(order[first]))
-        inputs = {
-            "network": model.load().to(store.device).eval(),
-            "normalise": model.normalise,
-            "device": store.device,
-        }
-        of_train, _ = score(measures, inputs | {"images": train}, chosen)
-        of_test, _ = score(measures[:1], inputs | {"images": test}, chosen)
-        train_accuracy, iou = of_train["value"]
-        (test_accuracy,) = of_test["value"]
+        network = model.load()
+        options = {"device": store.device, "cam_threshold": settings.threshold}
+        scores = score_network(network, train, ["iou", "training_accuracy"], **options)
+        of_train = scores.set_index("measure")["value"]
+        of_test = score_network(network, test, ["training_accuracy"], **options)
         values = {
-            "train_accuracy": train_accuracy,
-            "test_accuracy": test_accuracy,
-            "iou": iou,
-            "gap": train_accuracy - test_accuracy,
+            "train_accuracy": of_train["training_accuracy"],
+            "test_accuracy": of_test["value"].item(),
+            "iou": of_train["iou"],
         }
+        values["gap"] = values["train_accuracy"] - values["test_accuracy"]
         return {UNTRAINED: {"scores": values}}
 
     values = store.each(models, {UNTRAINED: decisive}, compute).table(UNTRAINED)
-    facts = [(model.model_id, model.facts["architecture"]) for model in models]
-    table = pd.DataFrame(facts, columns=["model_id", "architecture"])
-    return table.join(values, on="model_id")
+    architectures = {str(model): model.facts["architecture"] for model in models}
+    values = values.loc[[*architectures]].assign(architecture=architectures.values())
+    return values.reset_index()

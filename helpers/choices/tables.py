@@ -14,13 +14,11 @@ import pandas as pd
 
 from helpers.cams import localize
 from helpers.choices.compute import (
-    ALL_IMAGES,
     ATTRIBUTED,
     BOXES,
     CLOSED,
     CLOSED_FORMS,
     NO_CLASS,
-    PAPER,
     name_of_images,
 )
 from helpers.scores.store import Records
@@ -49,14 +47,16 @@ THRESHOLD = "threshold of the map"
 CLASS = "class, or images"
 LAYER = "layer"
 SIZE = "size of the images"
-# Columns of a choice by what they decide.
-_DECIDING = {
-    METHOD: ["method", "formula"],
-    THRESHOLD: ["threshold"],
-    CLASS: ["class_used", "subset"],
-    LAYER: ["layer"],
-    SIZE: ["image_size"],
-    ANNOTATION: ["annotation"],
+# What the columns of a choice decide.
+_DECIDED = {
+    "method": METHOD,
+    "formula": METHOD,
+    "threshold": THRESHOLD,
+    "class_used": CLASS,
+    "subset": CLASS,
+    "layer": LAYER,
+    "image_size": SIZE,
+    "annotation": ANNOTATION,
 }
 _OF_BOXES = "annotated_boxes"  # in the paper's Table 7
 
@@ -75,19 +75,12 @@ def scores_of(records: Records, threshold: float) -> pd.DataFrame:
     """
     scores = records.scores()[["model_id", *KEYS, "n", "value"]]
     scores = scores[scores["part"] != ATTRIBUTED]
-    last = scores[scores["part"] == CLOSED].iloc[0]  # of the last stage
-    of_paper = PAPER | {
-        "layer": last["layer"],
-        "image_size": last["image_size"],
-        "threshold": threshold,
-        "subset": ALL_IMAGES,
-    }
-    differs = scores[list(of_paper)].ne(pd.Series(of_paper))
+    at_threshold = scores["threshold"] == threshold
+    of_paper = scores[at_threshold & (scores["part"] == CLOSED)].iloc[0]
+    differs = scores[[*_DECIDED]].ne(of_paper[[*_DECIDED]])
     # Eigen-CAM explains no class, which is part of the method.
     differs.loc[scores["class_used"] == NO_CLASS, "class_used"] = False
-    changes = pd.DataFrame(
-        {name: differs[columns].any(axis=1) for name, columns in _DECIDING.items()}
-    )
+    changes = differs.T.groupby(_DECIDED).any().T
     number = changes.sum(axis=1)
     changed = changes.idxmax(axis=1).where(number == 1, "").where(number > 0, NOTHING)
     return scores.assign(changed=changed.where(scores["measure"] == "iou", ""))

@@ -295,13 +295,12 @@ def correct(records: Records, labels: Tensor) -> NDArray[np.float32]:
     Returns:
         (models, N) of 0 and 1; NaN for a model without a record.
     """
-    unknown = np.full(len(labels), np.nan)
-    right = []
-    for model_id in records.model_ids:
-        record = records.record(TEST_IMAGES, model_id)
-        is_right = predicted_classes(record) == labels.numpy() if record else unknown
-        right.append(is_right)
-    return np.array(right, dtype=np.float32).reshape(-1, len(labels))
+    size = (len(records.model_ids), len(labels))
+    right = np.full(size, np.nan, dtype=np.float32)
+    for row, model_id in enumerate(records.model_ids):
+        if record := records.record(TEST_IMAGES, model_id):
+            right[row] = predicted_classes(record) == labels.numpy()
+    return right
 
 
 def metrics_of_models(records: Records) -> pd.DataFrame:

@@ -39,18 +39,16 @@ def maps_of_networks(records: Records) -> MapsOfNetworks | None:
     Args:
         records: of the part "localization".
     """
-    of_networks = {
-        name: records.record("localization", name) for name in records.model_ids
-    }
-    with_maps = {name: one for name, one in of_networks.items() if "maps" in one}
-    if not with_maps:
+    every = {name: records.record("localization", name) for name in records.model_ids}
+    found = {name: record for name, record in every.items() if "maps" in record}
+    if not found:
         return None
     # Records keep the maps of fewer images than work does.
-    count = min(len(one["maps"]) for one in with_maps.values())
+    first = slice(min(len(record["maps"]) for record in found.values()))
     return MapsOfNetworks(
-        [*with_maps],
-        np.stack([one["maps"][:count] for one in with_maps.values()]),
-        np.stack([one["correct"][:count] > 0 for one in with_maps.values()]),
+        [*found],
+        np.stack([record["maps"][first] for record in found.values()]),
+        np.stack([record["correct"][first] > 0 for record in found.values()]),
     )
 
 

@@ -23,7 +23,6 @@ from helpers.files import (
 )
 from helpers.scores.models import Model
 from helpers.scores.values import (
-    COLUMNS,
     COMPLETE,
     SCORES,
     SETTINGS,
@@ -66,9 +65,9 @@ class Store:
     jobs: int = 0
 
     @property
-    def published(self) -> Path:
-        """Folder of the study's records."""
-        return records_of(self.folder)
+    def folders(self) -> list[Path]:
+        """Of the study's records, and of work, whose values replace theirs."""
+        return [records_of(self.folder), self.folder]
 
     def records(self, models: Sequence[Model], parts: Parts) -> "Records":
         """What is stored of some models.
@@ -77,8 +76,7 @@ class Store:
             models: of a study, or checkpoints.
             parts: see ``each``.
         """
-        weights = {model.model_id: model.weights for model in models}
-        return Records([self.published, self.folder], weights, _keys(parts))
+        return Records(self.folders, models, _keys(parts))
 
     def each(
         self,
@@ -184,14 +182,17 @@ class Store:
         """
         key = _keys({part: settings})[part]
         write_json(self.folder / SETTINGS / f"{key}.json", settings)
-        arrays = {name: np.asarray(record[name]) for name in record if name != "scores"}
         scores = record.get("scores", {COMPLETE: 1.0})
         if not isinstance(scores, pd.DataFrame):
             scores = pd.DataFrame(scores.items(), columns=["measure", "value"])
         digest = key.removeprefix(f"{part}-")
         rows = scores.assign(part=part, settings=digest, weights=model.weights)
-        of_part = {f"{key}/{name}": array for name, array in arrays.items()}
-        add_values(self.folder, model.model_id, in_columns(rows), of_part)
+        arrays = {
+            f"{key}/{name}": np.asarray(array)
+            for name, array in record.items()
+            if name != "scores"
+        }
+        add_values(self.folder, model.model_id, in_columns(rows), arrays)
 
     def settings_of(self, part: str) -> list[dict[str, Any]]:
         """Settings under which values of a part are stored, here or in the records.
@@ -199,11 +200,10 @@ class Store:
         Args:
             part: its name.
         """
-        folders = (self.folder / SETTINGS, self.published / SETTINGS)
         return [
             read_json(path)
-            for folder in folders
-            for path in sorted(folder.glob(f"{part}-*.json"))
+            for folder in self.folders
+            for path in sorted((folder / SETTINGS).glob(f"{part}-*.json"))
         ]
 
     def not_computable(self, models: Sequence[Model]) -> list[Model]:
@@ -237,30 +237,30 @@ class Records:
     def __init__(
         self,
         folders: Sequence[Path],
-        weights: Mapping[str, str],
+        models: Sequence[Model],
         keys: Mapping[str, str],
     ) -> None:
         """Read scores; arrays are read when they are asked for.
 
         Args:
             folders: of work and of records, of which a later one replaces an earlier.
-            weights: digest of each model's weights by its id; "" takes any.
+            models: whose values they are; weights "" takes values of any.
             keys: "<part>-<settings>" by part.
         """
         self.keys = keys
-        self.model_ids = list(weights)
+        self.model_ids = [model.model_id for model in models]
         self.left_out = ""
         # By part and model: scores, and what reads the arrays.
         self._stored: dict[tuple[str, str], tuple[pd.DataFrame, Callable]] = {}
-        for folder, (model_id, digest) in product(folders, weights.items()):
-            scores = read_scores(folder, model_id)
-            if digest:  # values of other weights are of another network
-                scores = scores[scores["weights"].isin(["", digest])]
+        for folder, model in product(folders, models):
+            scores = read_scores(folder, model.model_id)
+            if model.weights:  # values of other weights are of another network
+                scores = scores[scores["weights"].isin(["", model.weights])]
             for part, key in keys.items():
                 rows = scores[keys_of(scores) == key]
                 if len(rows):
-                    read = partial(read_values, folder, model_id, [key])
-                    self._stored[part, model_id] = (rows, read)
+                    read = partial(read_values, folder, model.model_id, [key])
+                    self._stored[part, model.model_id] = (rows, read)
 
     def add(self, model_id: str, records: Mapping[str, Record]) -> None:
         """Take further values of a model, which are not stored.
@@ -271,8 +271,8 @@ class Records:
         """
         for part, record in records.items():
             rows = in_columns(record["scores"].assign(part=part))
-            arrays = {name: record[name] for name in record if name != "scores"}
-            before, read = self._stored.get((part, model_id), (rows[:0], arrays.copy))
+            nothing = (rows[:0], dict(record).copy)
+            before, read = self._stored.get((part, model_id), nothing)
             rows = pd.concat([before, rows], ignore_index=True)
             self._stored[part, model_id] = (rows, read)
 
@@ -303,7 +303,7 @@ class Records:
         return arrays | {"scores": rows}
 
     def scores(self, part: str = "") -> pd.DataFrame:
-        """Scores of all models, with the column model_id first.
+        """Scores of all models, with a column model_id.
 
         Args:
             part: of the scores; "" takes all.
@@ -316,8 +316,7 @@ class Records:
         ]
         none = in_columns(pd.DataFrame()).assign(model_id="")
         table = pd.concat([none, *tables], ignore_index=True)
-        columns = [name for name in COLUMNS if name not in ("settings", "weights")]
-        return table.reindex(columns=["model_id", *columns])
+        return table.drop(columns=["settings", "weights"])
 
     def table(self, part: str) -> pd.DataFrame:
         """Values of a part: a row per model that has it, a column per measure.
@@ -342,10 +341,8 @@ class Records:
         stacked: dict[str, NDArray[np.float32]] = {}
         for row, model_id in enumerate(self.model_ids):
             for name, values in self.record(part, model_id).items():
-                if name == "scores" or values.ndim != 1:
-                    continue
-                if name not in stacked:
+                if values.ndim == 1:  # neither maps nor scores
                     size = (len(self.model_ids), len(values))
-                    stacked[name] = np.full(size, np.nan, dtype=np.float32)
-                stacked[name][row] = values
+                    nothing = np.full(size, np.nan, dtype=np.float32)
+                    stacked.setdefault(name, nothing)[row] = values
         return stacked

@@ -83,8 +83,8 @@ def on_targets(
             inputs["target_logits"] = logits.half()
             scores, _ = evidence.score(measures, inputs, settings, sources=sources)
             is_right = (logits.argmax(1) == data.test.labels).double()
-            scores.loc[len(scores), ["measure", "value"]] = ACCURACY, is_right.mean()
-            records[part] = {"scores": scores}
+            accuracy = {"measure": [ACCURACY], "value": float(is_right.mean())}
+            records[part] = {"scores": pd.concat([scores, pd.DataFrame(accuracy)])}
         return records
 
     return store.each(models, parts, compute, needed=False)
@@ -235,7 +235,7 @@ def prediction_errors(
     Returns:
         A row per target and measure: n models; r with the accuracy on the target and
         its interval; error_points and bias_points, mean absolute and mean error of
-        measures that estimate this accuracy, NaN for others. No row without scores.
+        measures that estimate this accuracy, NaN for others.
     """
     tables = {}
     for target, models in scores.groupby("target", sort=False):
@@ -247,8 +247,6 @@ def prediction_errors(
         tables[target] = table.assign(
             error_points=points.abs().mean(), bias_points=points.mean()
         )
-    if not tables:
-        return pd.DataFrame(columns=ERROR_COLUMNS)
     table = pd.concat(tables, names=["target", "measure"]).reset_index()
     table = table.rename(columns={"low": "r_low", "high": "r_high"})
     return table.assign(title=table["measure"].map(titles))[[*ERROR_COLUMNS]]

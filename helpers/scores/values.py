@@ -109,11 +109,9 @@ def read_values(
     """
     path = inside(folder / ARRAYS, f"{model_id}.npz")
     values = read_arrays(path) if path.is_file() else {}
-    return {name: values[name] for name in values if _key_of(name) in keys}
-
-
-def _key_of(name: str) -> str:
-    return name.rpartition("/")[0]
+    return {
+        name: array for name, array in values.items() if name.rpartition("/")[0] in keys
+    }
 
 
 def add_values(
