@@ -72,14 +72,6 @@ def test_limits_of_error_and_kappa(confusion, errors, losses):
     np.testing.assert_array_equal(loss[known, 0], [losses[place] for place in known])
 
 
-def test_the_six_statistics_by_hand():
-    error, loss = np.array([0.1, 0.2, 0.6]), np.array([0.2, 0.4, 0.6])
-    six = statistics.six_statistics(error, loss)
-    # Sum of squares 0.04 + 0.01 + 0.09 over 2; the 10th percentile lies 0.2 of the way
-    # from the first to the second.
-    np.testing.assert_allclose(six, [0.3, np.sqrt(0.07), 0.12, 0.4, 0.2, 0.24])
-
-
 def test_divergence_equals_its_definition_by_a_plain_loop():
     random = np.random.default_rng(1)
     tables = [

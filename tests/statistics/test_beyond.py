@@ -188,16 +188,6 @@ def by_loops(table, measure, direction, images):
     return errors
 
 
-def test_noise_weights_by_hand_and_from_the_published_difference_on():
-    for images, published in ((10_000, 0.0196), (1_000, 0.0620)):
-        assert b.noise_weights(-published + 1e-4, images) == 0
-        assert b.noise_weights(-published - 1e-4, images) > 0
-    # n d² / 2 = 2: (1 - 2 e^-2)² - 1/2; far apart it is 1/2, at no difference 0.
-    expected = [(1 - 2 * np.exp(-2)) ** 2 - 0.5, 0.5, 0, np.nan]
-    weights = b.noise_weights([0.2, -1, 0, np.nan], 100)
-    np.testing.assert_allclose(weights, expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("minimum", [4, 12])
 @pytest.mark.parametrize(("measure", "direction"), [("good", 1), ("norm", -1)])
 def test_the_worst_environment_is_that_of_a_loop_over_all_pairs(
@@ -269,16 +259,6 @@ def test_tasks_are_scored_apart_with_permutations_of_their_own(models):
     one_axis = one_axis[one_axis["learning_rate"] > 0.05]
     fewer = b.task_table(one_axis, ["perfect"], permutations=9, **options)
     assert np.isnan(fewer.loc[0, "a"]) and fewer.loc[0, "average"] == pytest.approx(100)
-    # Two tasks with the same gaps: the chance of one says nothing of the other's.
-    one = models[models["architecture"] == "a"]
-    twin = one.assign(architecture="b", cell=one["cell"].astype(str) + " again")
-    both = pd.concat([one, twin], ignore_index=True)
-    p = []
-    for task in (both, one):
-        weak = task.assign(weak=task["gap"] + 0.3 * task["noise"])
-        of_task = b.task_table(weak, ["weak"], permutations=99, **options)
-        p.append(of_task["average_p_adjusted"][0])
-    assert p[0] != p[1]
 
 
 def test_the_first_component_of_gi_and_mixup_is_that_of_scikit_learn():

@@ -1,12 +1,9 @@
-from dataclasses import asdict
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import PROJECT_ROOT, read_json, table_of
+from helpers.files import PROJECT_ROOT
 from helpers.statistics.gap_rule import PENALTIES, fit_rule, predictors
-from helpers.studies import StudyFile
 
 REPORTS = PROJECT_ROOT / "reports"
 
@@ -79,28 +76,3 @@ def test_undefined_values_are_refused():
     values[0, 0] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         fit_rule(values, gaps, kinds)
-
-
-def published(study):
-    """Predictors, gaps and kinds of a study's networks, from its tables alone."""
-    folder = REPORTS / study
-    models = pd.read_csv(table_of(folder, "catalogue.csv")).set_index("model_id")
-    models = models[models["left_out"].isna()]
-    scores = pd.read_parquet(table_of(folder, "scores.parquet"))
-    scores["column"] = scores["measure"] + " (" + scores["variant"] + ")"
-    table = scores.pivot_table(index="model_id", columns="column", values="value")
-    table = table.rename(columns={"mixup_accuracy (input)": "mixup_accuracy"})
-    all_images = read_json(folder / "records/data.json")["parameters"]
-    images = models["images_per_class"].replace(0, all_images["images_per_class"])
-    values = predictors(models["train_accuracy"], table.loc[models.index], images)
-    return values, models["gap"].to_numpy(), models["kind"].to_numpy()
-
-
-@pytest.mark.skipif(not REPORTS.is_dir(), reason="no published reports are here")
-def test_the_rule_of_drop48_comes_out_of_the_published_records():
-    stated = StudyFile.read("drop48").rule
-    parts = zip(*(published(study) for study in stated["studies"]), strict=True)
-    values, gaps, kinds = map(np.concatenate, parts)
-    assert (len(gaps), len(set(kinds))) == (stated["networks"], stated["kinds"])
-    for name, number in asdict(fit_rule(values, gaps, kinds)).items():
-        np.testing.assert_allclose(number, stated[name], atol=1e-6, err_msg=name)

@@ -47,14 +47,6 @@ def test_tables_3_and_4_hold_every_architecture_and_threshold():
         assert row.ci_low <= row.accuracy <= row.ci_high
 
 
-def test_subsets_without_models_stay_as_rows_and_a_threshold_is_exceeded():
-    bootstrap = c.Bootstrap(study().assign(train_accuracy=0.9), draws=9)
-    table = g.correlation_table(bootstrap, ["noise"], (0.9, 0.89))
-    assert table.loc[table["architecture"] == g.TOTAL, "n"].tolist() == [0, 32]
-    table = g.selection_table(bootstrap, {"noise": 1}, (0.9,))
-    assert len(table) == 3 and table["accuracy"].isna().all()
-
-
 def test_confounders_hold_one_all_or_a_level_of_the_hyperparameters_fixed():
     models = study().assign(depth=np.arange(32) % 3, size=np.arange(32) // 16)
     bootstrap = c.Bootstrap(models, draws=50)

@@ -4,17 +4,6 @@ import pytest
 
 from helpers.files import PROJECT_ROOT
 from helpers.statistics.published import number_beside, published_table
-from helpers.training import config
-
-
-def test_the_classes_and_the_grid_of_du():
-    table = published_table("du2024_table1")
-    assert len(table) == table["wnid"].nunique() == 20 and table["n"].sum() == 11_173
-    # "450-925" in the text; the table prints 421 for the grey whale.
-    assert (table["n"].min(), table["n"].max()) == (421, 925)
-    table = published_table("du2024_table2").set_index("hyperparameter")
-    assert table["count"].prod() == 864 and tuple(table.index) == config.PAPER_AXES
-    assert table["levels"].str.split(", ").str.len().tolist() == table["count"].tolist()
 
 
 def test_every_table_of_print_says_where_it_stands():
