@@ -254,14 +254,18 @@ def conditional_table(
     gaps = _permuted_gaps(models, permutations, bootstrap.seed)
     information = conditional_information(models, names, axes, gaps)
     errors = sign_errors(models, directions, axes, gaps, test_images=test_images)
-    table = pd.DataFrame({"measure": names})
-    table["granulated_kendall"] = granulated_kendall(models, names, axes)
-    table["conditional_information"] = information[0]
-    of_chance = against_chance(information)
-    table["conditional_information_p_adjusted"] = of_chance["p_adjusted"]
-    table["sign_error"] = errors[0]
-    table["sign_error_p_adjusted"] = against_chance(-errors)["p_adjusted"]
-    return table
+    return pd.DataFrame(
+        {
+            "measure": names,
+            "granulated_kendall": granulated_kendall(models, names, axes),
+            "conditional_information": information[0],
+            "conditional_information_p_adjusted": against_chance(information)[
+                "p_adjusted"
+            ],
+            "sign_error": errors[0],
+            "sign_error_p_adjusted": against_chance(-errors)["p_adjusted"],
+        }
+    )
 
 
 def _permuted_gaps(models: pd.DataFrame, count: int, seed: int) -> Array:

@@ -107,16 +107,14 @@ def predictors_of(
             ``TITLES`` and those that the models lack are passed over.
 
     Returns:
-        (n, k) by name; without the start where all have the same, and without a
-        baseline that a network lacks.
+        (n, k) by name; without a baseline that a network lacks, or in which all are
+        alike.
     """
     columns = {
         name: design(models, (), [name])
-        for name in ONE_COLUMN[1:]
-        if name in models and models[name].notna().all()
+        for name in varied_axes(models, ONE_COLUMN)
+        if models[name].notna().all()
     }
-    if START in axes:
-        columns = {START: design(models, [START])} | columns
     columns |= {
         # A column of 0, for networks that differ in no hyperparameter.
         "hyperparameters": np.insert(design(models, axes), 0, 0, axis=1),

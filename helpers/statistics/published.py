@@ -10,8 +10,6 @@ import pandas as pd
 
 from helpers.files import table_of
 
-FEWEST_NETWORKS = 8  # behind a correlation that is shown
-
 
 def published_table(name: str) -> pd.DataFrame:
     """The numbers of one printed table.
@@ -35,15 +33,12 @@ def number_beside(
             "published".
 
     Returns:
-        The two numbers. NaN where the table, the row or the column is absent, and where
-        fewer than ``FEWEST_NETWORKS`` stand behind it.
+        The two numbers; NaN where the table, the row or the column is absent.
     """
     path = table_of(report, f"{table}.csv")
     rows = pd.read_csv(path).query(query) if path.is_file() else pd.DataFrame()
     if rows.empty or column not in rows:
         return np.nan, np.nan
     row = rows.iloc[0]
-    is_enough = row.get("n", FEWEST_NETWORKS) >= FEWEST_NETWORKS
-    here = row[column] if is_enough else np.nan
     of_paper = [*row.filter(regex="^published"), np.nan]
-    return float(here), float(of_paper[0])
+    return float(row[column]), float(of_paper[0])
