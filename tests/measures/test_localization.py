@@ -43,19 +43,6 @@ def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     assert precision == pytest.approx((0.5 + 0) / 2)
 
 
-def test_a_found_box_counts_as_top_1_where_the_class_is_right_and_where_it_is_defined():
-    table = pd.DataFrame(
-        {"box_found": [1.0, 1, 1, 0, np.nan], "box_iou": [0.6, 0.7, 0.8, 0.1, np.nan]}
-    )
-    right = np.array([True, True, False, True, False])
-    found, arrays = scored("box_found", image_overlaps=table, rightly_classified=right)
-    assert found == pytest.approx(
-        {"GT-known": 3 / 4, "top-1": 2 / 4, "box IoU": 2.2 / 4}
-    )
-    of_images = arrays["box_found"]["box_found"]
-    assert of_images.tolist() == pytest.approx([1, 1, 1, 0, np.nan], nan_ok=True)
-
-
 def test_measures_are_means_of_the_images_where_they_are_defined():
     image = [0.5, 0.25, np.nan]
     names = ("iou", "iou_b", *localize.CORRECTED)
@@ -295,23 +282,20 @@ def test_max_box_accuracy_takes_the_best_part_of_a_map_and_the_best_threshold_of
     thresholds = [0.3, 0.6, 0.8]
     accuracies = localization.box_accuracies(maps, boxes, 16, thresholds)
     assert 0 < accuracies[2] < accuracies[1] <= accuracies[0] <= 1
-    for least, accuracy in zip(localization.LEAST_IOUS, accuracies, strict=True):
-        expected = found_by_loop(maps, boxes, 16, thresholds, least)
-        assert accuracy == pytest.approx(expected, abs=1e-12)
+    leasts = localization.LEAST_IOUS
+    expected = [found_by_loop(maps, boxes, 16, thresholds, least) for least in leasts]
+    assert accuracies == pytest.approx(expected, abs=1e-12)
 
 
-def test_max_box_accuracy_leaves_out_images_without_box_or_map():
+def test_max_box_accuracy_by_hand_and_without_box_or_map():
     maps = torch.zeros(3, 4, 4)
     maps[:, 1:3, 1:3] = 1
     maps[1] = torch.nan
     boxes = torch.tensor([[[1, 1, 3, 3]], [[1, 1, 3, 3]], [[0, 0, 0, 0]]])
     assert localization.box_accuracies(maps, boxes, 4).tolist() == [1, 1, 1]
     assert np.isnan(localization.box_accuracies(maps[2:], boxes[2:], 4)).all()
-    empty = localization.box_accuracies(torch.zeros(1, 4, 4), boxes[:1], 4)
-    assert empty.tolist() == [0, 0, 0]
-
-
-def test_max_box_accuracy_joins_pixels_at_a_corner_and_counts_an_iou_of_exactly_a_half():
-    maps = torch.diag(torch.tensor([1.0, 1, 0, 0])).unsqueeze(0)
+    # Pixels that touch at a corner are joined, and an IoU of exactly a half counts.
+    diagonal = torch.diag(torch.tensor([1.0, 1, 0, 0])).unsqueeze(0)
     boxes = torch.tensor([[[0, 0, 2, 4]]])
-    assert localization.box_accuracies(maps, boxes, 4).tolist() == [1, 1, 0]
+    for maps, expected in ((torch.zeros(1, 4, 4), [0, 0, 0]), (diagonal, [1, 1, 0])):
+        assert localization.box_accuracies(maps, boxes, 4).tolist() == expected

@@ -94,17 +94,3 @@ def test_without_maps_there_is_a_reason_and_everything_else(network):
     assert known["logits"].shape == (3, 4)
     with pytest.raises(ValueError, match=r"puts out maps .* of more than one pixel"):
         known["maps"]
-
-
-def test_maps_that_the_logits_do_not_need_are_a_reason():
-    class Aside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.maps, self.head = nn.Conv2d(3, 5, 3), nn.Linear(3, 4)
-
-        def forward(self, images):
-            self.maps(images)
-            return self.head(images.mean((2, 3)))
-
-    with pytest.raises(ValueError, match="the logits do not depend"):
-        evidence_of(Aside())["maps"]

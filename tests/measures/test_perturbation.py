@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.integrate import quad
 from sklearn.metrics import davies_bouldin_score
 from torch import nn
 
@@ -36,12 +35,10 @@ def given(tmp_path_factory):
     data = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
     # The head is drawn anew, wide enough that all classes are predicted.
-    nn.init.normal_(
-        network.fc.weight, std=3, generator=torch.Generator().manual_seed(5)
-    )
-    in_turn = data.train.subset(
-        np.arange(36).reshape(3, 12).T.ravel()
-    )  # an image of each class, and again
+    generator = torch.Generator().manual_seed(5)
+    nn.init.normal_(network.fc.weight, std=3, generator=generator)
+    # An image of each class, and again.
+    in_turn = data.train.subset(np.arange(36).reshape(3, 12).T.ravel())
     normalise = resnet.normalise_images
     images = {"images": in_turn, "normalise": normalise, "device": "cpu"}
     return images | {"network": network}
@@ -146,46 +143,26 @@ def test_the_index_is_a_mean_over_draws_of_pooled_maps():
 
 def gi_by_loops(alphas, accuracies):
     """Algorithm 2 as printed, with its divisor and without rescaling."""
-    t, n = [0.0], len(alphas)
-    for i in range(n - 1):
-        t.append(
-            t[i] + (alphas[i + 1] - alphas[i]) * (accuracies[i] + accuracies[i + 1]) / 2
-        )
-    d = [a - b for a, b in zip(alphas, t, strict=True)]
-    area = sum(
-        (alphas[i + 1] - alphas[i]) * (d[i] + d[i + 1]) / 2 for i in range(n - 1)
-    )
+    t = area = 0.0
+    for i, step in enumerate(np.diff(alphas)):
+        before = alphas[i] - t
+        t += step * (accuracies[i] + accuracies[i + 1]) / 2
+        area += step * (before + alphas[i + 1] - t) / 2
     return area / (0.5 * alphas[-1] ** 2)
 
 
-def test_gi_is_algorithm_2_on_uneven_magnitudes():
-    rng = np.random.default_rng(0)
-    alphas, accuracies = np.concatenate([[0], rng.random(9).cumsum()]), rng.random(10)
-    alphas /= alphas[-1]
-    assert perturbation.gi_score(pd.DataFrame({"one": accuracies}, alphas))[
-        "one"
-    ] == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
-
-
-def test_pal_is_the_ratio_of_areas_by_quadrature():
+def test_gi_is_algorithm_2_and_pal_the_ratio_of_areas_on_uneven_magnitudes():
     rng = np.random.default_rng(1)
     alphas, accuracies = np.sort(np.r_[0, rng.random(8), 1]), rng.random(10)
-    t = np.r_[0, np.cumsum(np.diff(alphas) * (accuracies[1:] + accuracies[:-1]) / 2)]
-
-    def area(start, stop):
-        return quad(
-            np.interp,
-            start,
-            stop,
-            args=(alphas, t),
-            points=alphas[(alphas > start) & (alphas < stop)],
-            limit=200,
-        )[0]
-
     curves = pd.DataFrame({"one": accuracies, "half": 0.5 * accuracies}, alphas)
-    expected = area(0.4, 1) / area(0, 0.1)
+    gi = perturbation.gi_score(curves)["one"]
+    assert gi == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
+    t = np.r_[0, np.cumsum(np.diff(alphas) * (accuracies[1:] + accuracies[:-1]) / 2)]
+    fine = np.linspace(0, 1, 2_000_001)
+    values = np.interp(fine, alphas, t)
+    expected = values[fine >= 0.4].sum() / values[fine <= 0.1].sum()
     found = perturbation.pal_score(curves)
-    assert found == pytest.approx({"one": expected, "half": expected}, rel=1e-7)
+    assert found == pytest.approx({"one": expected, "half": expected}, rel=1e-4)
 
 
 @pytest.mark.parametrize("score", [perturbation.gi_score, perturbation.pal_score])
@@ -196,13 +173,8 @@ def test_a_curve_with_an_undefined_accuracy_has_no_score(score):
 
 @np.errstate(invalid="ignore")
 def test_scores_of_curves_by_hand():
-    halves = [0.5, 0.5, 0.5]
-    names = {
-        "intra input": halves,
-        "intra first layer": [1] * 3,
-        "inter input": [0] * 3,
-    }
-    curves = pd.DataFrame(names, (0, 0.5, 1))
+    names = ["intra input", "intra first layer", "inter input"]
+    curves = pd.DataFrame([[0.5, 1, 0]] * 3, (0, 0.5, 1), names)
     assert [*perturbation.gi_score(curves).values()] == pytest.approx([0.5, 0, 1])
     assert [*perturbation.curve_mean(curves).values()] == [0.5, 1, 0]
     pal = perturbation.pal_score(curves)
@@ -227,9 +199,8 @@ def test_without_a_first_layer_the_rest_is_there(given):
 
 def test_the_pair_of_equal_mixup_is_that_of_all_pairs_in_a_bin():
     generator = np.random.default_rng(0)
-    models = pd.DataFrame(
-        generator.random((60, 2)), columns=["mixup_accuracy", "gi_score"]
-    )
+    names = ["mixup_accuracy", "gi_score"]
+    models = pd.DataFrame(generator.random((60, 2)), columns=names)
     models["mixup_accuracy"] = models["mixup_accuracy"].round(2)
     models.loc[0] = [0.5, np.nan]
     pair = perturbation.pair_of_equal_mixup(models)
@@ -250,8 +221,6 @@ SHIFTED = {"horizontal translation": 0.75, "vertical translation": 0.5, "rotatio
 def test_drops_by_hand():
     assert perturbation.drop(0.875, SHIFTED) == 0.25
     assert perturbation.drop_mixup(0.875, {"input": 0.5}) == 0.375
-    # A network that learnt nothing of the change's place loses nothing.
-    assert perturbation.drop(0.9, dict.fromkeys(SHIFTED, 0.9)) == 0
 
 
 @pytest.mark.parametrize("accuracy", [0.49, float("nan")])
@@ -261,9 +230,7 @@ def test_a_drop_below_twice_chance_is_refused(accuracy):
     drops = measures_of_families(["drop", "drop_mixup"])
     scores, _ = score(drops, known, SETTINGS)
     assert len(scores) == 2 and scores["value"].isna().all()
-    assert (
-        scores["reason"].str.contains("is below twice chance, 0.50", regex=False).all()
-    )
+    assert scores["reason"].str.contains("is below twice chance, 0\\.50").all()
     assert perturbation.learnt_accuracy(0.5, LABELS) == 0.5
 
 

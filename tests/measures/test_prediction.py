@@ -12,7 +12,6 @@ from torch import nn
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, prediction
 from helpers.measures.passes import Classifier
-from helpers.measures.registry import MEASURES
 from helpers.networks import Undefined, hooks, resnet
 
 RNG = np.random.default_rng(0)
@@ -85,16 +84,10 @@ def test_loss_accuracy_and_entropy():
     assert not prediction.prediction_entropy(torch.eye(3, dtype=torch.float64)).any()
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_tell_no_accuracy(tiny_given, value):
-    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
-    nn.init.constant_(network[2].bias, value)
-    inputs = tiny_given | {"network": network.eval()}
-    measures = [MEASURES["training_accuracy"]]
-    table, _ = evidence.score(measures, inputs, evidence.MeasureSettings())
-    (row,) = table.itertuples()
-    assert np.isnan(row.value)
-    assert row.reason == "logits are not finite"
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_tell_no_accuracy(value):
+    with pytest.raises(Undefined, match=r"^logits are not finite$"):
+        prediction.probabilities(torch.tensor([[0.0, value]]))
 
 
 SIZE = 16
@@ -163,16 +156,14 @@ def test_each_image_alone_has_the_same_margin_at_every_layer(images):
 
             gradient = torch.func.grad(difference)(values)
             outputs[layer].append(values.detach().flatten())
-            expected[layer, place] = float(
-                (difference(values) / gradient.norm()).detach()
-            )
+            margin = difference(values) / gradient.norm()
+            expected[layer, place] = margin.item()
     for layer, of_layer in enumerate(outputs):
         variation = torch.stack(of_layer).var(0, correction=0).sum()
         expected[layer] /= float(variation**0.5)
     np.testing.assert_allclose(margins_at(made, images), expected, rtol=1e-8)
     medians = np.log(np.median(expected, 1))
-    values = prediction.hidden_margin(expected)
-    assert values == pytest.approx(medians.mean())
+    assert prediction.hidden_margin(expected) == pytest.approx(medians.mean())
 
 
 def test_no_scale_of_a_layer_counts(images):
@@ -189,9 +180,5 @@ def test_without_a_right_image_and_without_stages_there_is_no_margin(images):
     with pytest.raises(Undefined, match="no training image"):
         margins_at(made, images.subset([WRONG]))
     flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE**2, 3))
-    inputs = {"network": flat.double(), "images": images, "normalise": normalise}
-    found = evidence.Evidence(
-        inputs | {"device": "cpu", "margins": np.ones(10)}, evidence.MeasureSettings()
-    )
     with pytest.raises(Undefined, match="Sequential has not the four stages"):
-        found["layer_margins"]
+        margins_at(flat.double(), images)

@@ -49,9 +49,7 @@ def images():
     boxes[1::2, 1] = torch.tensor([5, 5, 8, 8])
     for image, label in enumerate(labels.tolist()):
         pixels[image, 0, *PLACES[image % 2]] = pixels[image, 0, 0, 7] = 255 * label
-    return ImageList(
-        images=pixels, labels=labels, boxes=boxes, names=tuple("abcdefghijkl")
-    )
+    return ImageList(images=pixels, labels=labels, boxes=boxes)
 
 
 def hits(network, images, batch_size=5):
@@ -106,9 +104,8 @@ def test_an_image_that_is_all_box_or_has_none_is_undefined_and_counted_and_chang
     images.boxes[3, 0], images.boxes[4] = torch.tensor([-1, 0, 8, 9]), 0
     found, kept = hits(Reader(*PLACES), images), [0, 1, 2, *range(5, 12)]
     assert found.isna().all(axis=1).tolist() == [image in (3, 4) for image in range(12)]
-    fewer = ImageList(
-        images=images.images[kept], labels=images.labels[kept], boxes=images.boxes[kept]
-    )
+    names = ("images", "labels", "boxes")
+    fewer = ImageList(**{name: getattr(images, name)[kept] for name in names})
     of_fewer = hits(Reader(*PLACES), fewer)
     assert found.iloc[kept].to_numpy().tolist() == of_fewer.to_numpy().tolist()
     values = reliance.object_reliance(found)
