@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import safetensors.torch
 import torch
@@ -49,30 +50,26 @@ SMALL = MeasureSettings(
 
 def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
     """Interrupt a run in its third epoch, resume it, and compare with one that went on."""
-    train_step = run.train_step
-    timed_kernels = set()
+    train_step, train_epoch = run.train_step, run.train_epoch
+    timed_kernels = []
 
     def observed_step(*arguments):
-        timed_kernels.add(torch.backends.cudnn.benchmark)
+        timed_kernels.append(torch.backends.cudnn.benchmark)
         return train_step(*arguments)
 
-    run.train_step = observed_step
-    whole = run.train_run(config, data, folder / "whole", device=DEVICE)
-    run.train_step = train_step
-    timed_after = torch.backends.cudnn.benchmark
-    train_epoch = run.train_epoch
-
-    def interrupt(network, optimizer, split, config, epoch, *others):
-        if epoch == 3:
+    def interrupt(*arguments):
+        if arguments[4] == 3:  # the epoch
             raise KeyboardInterrupt
-        return train_epoch(network, optimizer, split, config, epoch, *others)
+        return train_epoch(*arguments)
 
+    with mock.patch.object(run, "train_step", observed_step):
+        whole = run.train_run(config, data, folder / "whole", device=DEVICE)
+    timed_after = torch.backends.cudnn.benchmark
     place = folder_of_run(folder, str(config))
-    run.train_epoch = interrupt
-    with contextlib.suppress(KeyboardInterrupt):
+    stopped = contextlib.suppress(KeyboardInterrupt)
+    with mock.patch.object(run, "train_epoch", interrupt), stopped:
         run.train_run(config, data, place, device=DEVICE)
     checkpoint = (place / run.CHECKPOINT).is_file()
-    run.train_epoch = train_epoch
     resumed = run.train_run(config, data, place, device=DEVICE)
     weights = [
         safetensors.torch.load_file(path / "snapshot-stop.safetensors")
@@ -83,7 +80,7 @@ def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
         "checkpoint": checkpoint,
         "epochs": [whole["epochs"], resumed["epochs"]],
         "equal": equal,
-        "timed_kernels": [*timed_kernels, timed_after],
+        "timed_kernels": [all(timed_kernels), timed_after],
     }
 
 
@@ -168,21 +165,15 @@ def select(study: Study) -> dict[str, Any]:
 
 def failures(study: Study) -> dict[str, Any]:
     """A broken GPU leaves no record."""
-    limits = pretended_gpu.LIMITS
-    unlimited = dict(limits)
-    limits["operators"] = 50
-    families = ["prediction"]
-    store_of_broken = study.store("broken")
+    given = study.store("broken"), study.models, ["prediction"], SMALL, study.scored_on
     broken = ""
-    try:
-        measuring.score(store_of_broken, study.models, families, SMALL, study.scored_on)
-    except RuntimeError as fault:
-        broken = str(fault)
-    limits.update(unlimited)
-    return {
-        "broken": broken,
-        "records": [path.name for path in (study.work / "broken").rglob("*.npz")],
-    }
+    with mock.patch.dict(pretended_gpu.LIMITS, operators=50):
+        try:
+            measuring.score(*given)
+        except RuntimeError as fault:
+            broken = str(fault)
+    records = [path.name for path in (study.work / "broken").rglob("*.npz")]
+    return {"broken": broken, "records": records}
 
 
 def waits(study: Study) -> dict[str, int]:

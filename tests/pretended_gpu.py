@@ -8,83 +8,33 @@ operator is checked as CUDA would, computed on the CPU, and its result wrapped a
 - products of integers have no kernel;
 - convolutions in float32 round their inputs to TF32 where torch lets them.
 
-Nothing is said of memory, speed, kernels, streams, ``torch.compile`` or drivers. To C++ the
-tensors are of PrivateUse1, since autograd would ask CUDA itself for streams. Hence
+Nothing is said of memory, speed, kernels, streams, ``torch.compile`` or drivers. To C++
+the tensors are of PrivateUse1, since autograd would ask CUDA itself for streams. Hence
 autocast is done in Python, and ``module.to("cuda")`` makes new parameters.
 
 ``LIMITS`` may be changed while it pretends: the number of operators after which each
 raises as those of a broken GPU do. It also counts how often the host waits for the GPU.
 """
 
-import os
-import sys
+import traceback
 from collections import namedtuple
-from importlib import abc, util
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 MEMORY = 80 * 2**30  # bytes, of which all are free
 LIMITS = {"operators": 2**62, "waits": 0}
-# A file to which processes append the faults that they saw.
-NOTES = "PRETENDED_GPU_NOTES"
+FAULTS: list[str] = []  # of devices that were seen, caught or not
 ECC = "CUDA error: uncorrectable ECC error encountered (pretended)"
 _INNER = "pretended"  # as C++ knows the device
 
 
-class _ArmTorch(abc.MetaPathFinder):
-    """Pretends as soon as torch is imported."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Import torch as always, then install."""
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = util.find_spec("torch")
-        load = spec.loader.exec_module
-
-        def load_and_install(module: Any) -> None:
-            load(module)
-            install()
-
-        spec.loader.exec_module = load_and_install
-        return spec
-
-
-def arm() -> None:
-    """Pretend in this process, before torch is imported."""
-    sys.meta_path.insert(0, _ArmTorch())
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Variables for processes that are to pretend, by a ``sitecustomize`` in a folder."""
-    root = Path(__file__).resolve().parent.parent
-    text = "from tests.pretended_gpu import arm\narm()\n"
-    (folder / "sitecustomize.py").write_text(text)
-    places = [str(folder), str(root), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, places)),
-        NOTES: str(folder / "notes.txt"),
-    }
-
-
-def faults(variables: dict[str, str]) -> list[str]:
-    """Faults of devices that processes with these variables saw, caught or not."""
-    path = Path(variables[NOTES])
-    return path.read_text().splitlines() if path.is_file() else []
-
-
 def install() -> None:
-    """Pretend in this process, in which torch is imported: see the module's docstring."""
+    """Pretend in this process: see the module's docstring."""
     import torch
     import torch.utils.backend_registration as registration
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    devices = len([name for name in visible.split(",") if name not in ("", "-1")])
-    if not devices:
-        return
     registration._setup_privateuseone_for_python_backend(_INNER)
     torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing
     torch._C._set_only_lift_cpu_tensors(True)  # made on the CPU, then moved
@@ -228,9 +178,6 @@ def install() -> None:
         LIMITS["operators"] -= 1
         if LIMITS["operators"] < 0:
             raise torch.AcceleratorError(ECC)
-        for device in {target, *(leaf.device for leaf in ours)} - {None}:
-            if device.type == "cuda" and device.index >= devices:
-                raise RuntimeError("CUDA error: invalid device ordinal (pretended)")
         to_host = func is aten._to_copy.default and str(target) == "cpu"
         has_host_index = func in indexing and any(
             isinstance(x, torch.Tensor)
@@ -302,7 +249,7 @@ def install() -> None:
                 )
             return func(*args, **kwargs)
 
-    _answer_as_cuda(torch, devices)
+    _answer_as_cuda(torch)
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     mode = Mode()
     mode.__enter__()
@@ -311,40 +258,21 @@ def install() -> None:
 
 def _changed(values: Any, kind: type, change: Any) -> Any:
     """Nested lists, tuples and dicts with each value of a kind changed."""
-    if isinstance(values, kind):
-        return change(values)
-    if isinstance(values, dict):
-        return {name: _changed(x, kind, change) for name, x in values.items()}
-    if isinstance(values, list | tuple):
-        items = [_changed(x, kind, change) for x in values]
-        if hasattr(values, "_fields"):
-            return type(values)(*items)
-        return tuple(items) if isinstance(values, tuple) else items
-    return values
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(kind, change, values)
 
 
 def note(fault: str) -> None:
-    """Append a fault of devices to the notes, with the line of the project that did it."""
-    if path := os.environ.get(NOTES):
-        with open(path, "a") as file:
-            file.write(f"{_place()} {fault}\n")
+    """Note a fault of devices, with the line of the project that did it."""
+    lines = traceback.extract_stack()
+    ours = [line for line in lines if "/helpers/" in line.filename]
+    where = f"{ours[-1].filename}:{ours[-1].lineno}" if ours else "outside of helpers"
+    FAULTS.append(f"{where}: {fault}")
 
 
-def _place() -> str:
-    """The innermost line outside of libraries and of this module."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name != __file__ and not any(
-            x in name for x in ("site-packages", "<", "/lib/")
-        ):
-            return f"{os.path.relpath(name)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "a library"
-
-
-def _answer_as_cuda(torch: Any, devices: int) -> None:
-    """Let ``torch.cuda`` answer as where there are GPUs."""
+def _answer_as_cuda(torch: Any) -> None:
+    """Let ``torch.cuda`` answer as where there is a GPU."""
 
     def nothing() -> FunctionType:
         return lambda *args, **kwargs: None
@@ -353,7 +281,7 @@ def _answer_as_cuda(torch: Any, devices: int) -> None:
     properties = kind("Pretended GPU", MEMORY, 9, 0)
     answers = {
         "is_available": lambda: True,
-        "device_count": lambda: devices,
+        "device_count": lambda: 1,
         "current_device": lambda: 0,
         "get_device_name": lambda device=None: "Pretended GPU",
         "get_device_capability": lambda device=None: (9, 0),

@@ -21,13 +21,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 _THERE = CHROMIUM and DRIVER and importlib.util.find_spec("selenium")
 MISSING = "" if _THERE else "no browser: apt-get install chromium chromium-driver"
+_PLACE = ".jupyter/lab/user-settings/@jupyterlab"
 # Cells out of sight stay drawn, and no note of JupyterLab's lies over them.
 _SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},
-    "apputils-extension/notification": {
-        "fetchNews": "false",
-        "checkForUpdates": False,
-    },
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 
 
@@ -40,15 +38,11 @@ def chromium() -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
-        f"--window-size={DESK[0]},{DESK[1]}",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-        "--hide-scrollbars",
+        *("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"),
+        *(f"window-size={DESK[0]},{DESK[1]}", "hide-scrollbars"),
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     ):
-        options.add_argument(flag)
+        options.add_argument(f"--{flag}")
     logs = {"browser": "ALL", "performance": "ALL"}
     options.set_capability("goog:loggingPrefs", logs)
     browser = webdriver.Chrome(options, Service(DRIVER))
@@ -107,10 +101,10 @@ def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
 
 
 @contextmanager
-def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], str]]:
+def jupyterlab(folder: Path) -> Iterator[Callable[[str], str]]:
     """Run JupyterLab below a folder; give what turns a path into an address."""
     for name, setting in _SETTINGS.items():
-        place = f".jupyter/settings/@jupyterlab/{name}.jupyterlab-settings"
+        place = f"{_PLACE}/{name}.jupyterlab-settings"
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(json.dumps(setting))
     with socket.socket() as free:
@@ -120,14 +114,17 @@ def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], s
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     command += [f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
-    environment = _without_users_settings(folder) | {"JUPYTER_TOKEN": token}
+    ours = ("JUPYTER", "JPY_", "WORKBOOK_", "IPYTHON", "XDG_")
+    environment = {x: os.environ[x] for x in os.environ if not x.startswith(ours)}
+    environment |= {"HOME": str(folder), "JUPYTER_TOKEN": token}  # none of its settings
+    environment |= {"PYTHONPATH": str(PROJECT_ROOT)}
     with (folder / ".jupyter/server.log").open("wb") as log:
         server = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=log, stderr=log
         )
     try:
         status = f"{base}/api/status?token={token}"
-        until(lambda: _answers(status), seconds, "JupyterLab did not start")
+        until(lambda: _answers(status), 120, "JupyterLab did not start")
         # without what was open before
         yield lambda path: f"{base}/lab/tree/{path}?reset&token={token}"
     finally:
@@ -136,17 +133,6 @@ def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], s
             server.wait(30)
         except subprocess.TimeoutExpired:
             server.kill()
-
-
-def _without_users_settings(folder: Path) -> dict[str, str]:
-    """The environment in which Jupyter knows no setting of the user's."""
-    ours = ("JUPYTER", "JPY_", "WORKBOOK_")
-    kept = {name: os.environ[name] for name in os.environ if not name.startswith(ours)}
-    for kind in ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES"):
-        place = "settings" if kind.startswith("LAB") else kind
-        kept[f"JUPYTER{kind}_DIR"] = str(folder / ".jupyter" / place)
-    kept["IPYTHONDIR"] = str(folder / ".jupyter/ipython")
-    return kept | {"PYTHONPATH": str(PROJECT_ROOT)}
 
 
 def _answers(address: str) -> bool:
