@@ -26,10 +26,6 @@ RULE = GapRule(
 )
 
 
-def pictures(images):
-    return Pictures(open_source(images, images.parent / "unpacked"))
-
-
 @pytest.fixture
 def made(users_module, tmp_path):
     """A file of weights loaded into a network of the user's module, and its images."""
@@ -37,16 +33,15 @@ def made(users_module, tmp_path):
     def make(images, name="Brightness", **weights):
         torch.save(dark_or_light(**weights), tmp_path / "a.pt")
         network = load(tmp_path / "a.pt", f"{users_module}:{name}", 2)
-        return network, pictures(images)
+        return network, Pictures(open_source(images, tmp_path / "unpacked"))
 
     return make
 
 
 def test_the_size_with_the_highest_training_accuracy_is_chosen(made, folders):
     network, images = made(folders(), "OfSide64")
-    chosen = choose_preparation(
-        network, images, (32, 64, 96), NORMALISATIONS[:1], "cpu"
-    )
+    sides = (32, 64, 96)
+    chosen = choose_preparation(network, images, sides, NORMALISATIONS[:1], "cpu")
     assert chosen.side == 64
 
 

@@ -17,26 +17,18 @@ from helpers.training import pool
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {root!r})
 from helpers.training import pool
 from tests.training.conftest import configurations
-if __name__ == "__main__":
-    work = Path(sys.argv[1])
-    for result in pool.train_missing(configurations(work), work, jobs=2):
-        print(result["run_id"], flush=True)
+work = Path(sys.argv[1])
+for result in pool.train_missing(configurations(work), work, jobs=2):
+    print(result["run_id"], flush=True)
 """
-
-
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT.format(root=str(PROJECT_ROOT)))
-    return path
 
 
 def start(script, work):
     return subprocess.Popen(
-        [sys.executable, script, work],
+        [sys.executable, "-c", script, work],
+        cwd=PROJECT_ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -81,22 +73,17 @@ def test_each_call_loads_anew_what_its_items_share():
 
 
 NAPS = """
-import os
-import sys
-import time
-sys.path.insert(0, {root!r})
+import os, time
 from helpers.training import pool
 def nap(item, shared):
     print(os.getpid(), flush=True)
     time.sleep(600)
-if __name__ == "__main__":
-    list(pool.side_by_side(nap, [1, 2], shared=int, jobs=2))
+list(pool.side_by_side(nap, [1, 2], shared=int, jobs=2))
 """
 
 
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
-    (tmp_path / "naps.py").write_text(NAPS.format(root=str(PROJECT_ROOT)))
-    parent = start(tmp_path / "naps.py", tmp_path)
+    parent = start(NAPS, tmp_path)
     children = [int(parent.stdout.readline()) for _ in range(2)]
     parent.kill()
     parent.wait()
@@ -148,10 +135,8 @@ def test_a_process_that_dies_stops_all():
 
 
 @pytest.mark.nightly
-def test_two_executions_of_one_list_at_once_both_end_with_all_complete(
-    script, tmp_path
-):
-    both = [start(script, tmp_path) for _ in range(2)]
+def test_two_executions_of_one_list_at_once_both_end_with_all_complete(tmp_path):
+    both = [start(SCRIPT, tmp_path) for _ in range(2)]
     said = "".join(process.communicate()[0].decode() for process in both).split()
     assert [process.returncode for process in both] == [0, 0]
     complete = {path.parent.name for path in tmp_path.glob("runs/*/result.json")}
