@@ -211,11 +211,9 @@ def selection_table(
     """
     table = correlation_table(bootstrap, directions, thresholds, gamma)
     direction = table["measure"].map(directions)
-    gammas = table[["pearson_r", "ci_low", "ci_high"]]
-    shares = (1 - gammas.mul(direction, axis=0)) / 2
-    ends = shares[["ci_low", "ci_high"]]
-    table["pearson_r"] = shares["pearson_r"]
-    table = table.assign(ci_low=ends.min(axis=1), ci_high=ends.max(axis=1))
+    columns = ["pearson_r", "ci_low", "ci_high"]
+    table[columns] = (1 - table[columns].mul(direction, axis=0)) / 2
+    table[columns[1:]] = np.sort(table[columns[1:]])
     return table.rename(columns={"pearson_r": "accuracy"})
 
 
