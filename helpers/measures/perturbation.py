@@ -75,15 +75,6 @@ def perturbed_sample(
     return classifier.sample(images, max(fraction, first_two[-1] + 1))
 
 
-def first_layer(network: nn.Module) -> nn.Module | None:
-    """The module at the end of a ResNet's first layer; None of another network.
-
-    Args:
-        network: any.
-    """
-    return getattr(network, "maxpool", None)
-
-
 @provides
 def mixed(fused_network: nn.Module, perturbed_sample: Sample) -> Mixed:
     """Correctness of mixtures at the input, and at the end of a first layer.
@@ -97,7 +88,8 @@ def mixed(fused_network: nn.Module, perturbed_sample: Sample) -> Mixed:
     """
     start = nn.Identity()
     network = nn.Sequential(start, fused_network)
-    places = {INPUT: start, FIRST_LAYER: first_layer(fused_network)}
+    # At the end of a ResNet's first layer; None of another network.
+    places = {INPUT: start, FIRST_LAYER: getattr(fused_network, "maxpool", None)}
     return {
         name: partial(mixed_hits, network, place, perturbed_sample)
         for name, place in places.items()
@@ -358,7 +350,7 @@ def davies_bouldin_index(
     # Late: its import takes a second, and most kernels do without.
     from sklearn.metrics import davies_bouldin_score
 
-    first = first_layer(classifier.network)
+    first = getattr(classifier.network, "maxpool", None)
     if first is None:
         raise Undefined("only the first layer of a ResNet is known")
     pooled = []

@@ -5,7 +5,7 @@ al. 2017), as the authors of average thresholded confidence and of optimal trans
 in their experiments.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -111,25 +111,21 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
     return float(candidates[nearest])
 
 
-def _predictor(source: str, title: str = "") -> Callable[[Source], Source]:
+def _enter(function: Source, source: str, title: str = "") -> None:
     """Enter a prediction from logits of target and holdout, as given and calibrated."""
 
-    def decorate(function: Source) -> Source:
-        @wraps(function)
-        def by_variant(temperature: float, **values: Any) -> Mapping[str, float]:
-            predictions = {"as given": float(function(**values))}
-            if np.isfinite(temperature):
-                logits = values.keys() & {"target", "holdout"}
-                values |= {name: values[name] / temperature for name in logits}
-                predictions["calibrated"] = float(function(**values))
-            return predictions
+    @wraps(function)
+    def by_variant(temperature: float, **values: Any) -> Mapping[str, float]:
+        predictions = {"as given": float(function(**values))}
+        if np.isfinite(temperature):
+            logits = values.keys() & {"target", "holdout"}
+            values |= {name: values[name] / temperature for name in logits}
+            predictions["calibrated"] = float(function(**values))
+        return predictions
 
-        by_variant.needs = (*needs(function), "temperature")
-        variants = ("as given", "calibrated")
-        measure("unlabelled", 1, source, title=title, variants=variants)(by_variant)
-        return function
-
-    return decorate
+    by_variant.needs = (*needs(function), "temperature")
+    variants = ("as given", "calibrated")
+    measure("unlabelled", 1, source, title=title, variants=variants)(by_variant)
 
 
 @measure("unlabelled", 1, "accuracy on labelled images held out of training")
@@ -143,7 +139,6 @@ def holdout_accuracy(holdout: Tensor, holdout_labels: Tensor) -> float:
     return float((holdout.argmax(1) == holdout_labels).double().mean())
 
 
-@_predictor("Hendrycks and Gimpel 2017")
 def average_confidence(target: Tensor) -> Tensor:
     """Mean confidence of the target, in [1/K, 1].
 
@@ -155,7 +150,9 @@ def average_confidence(target: Tensor) -> Tensor:
     return confidence(target).mean()
 
 
-@_predictor("Guillory et al. 2021")
+_enter(average_confidence, "Hendrycks and Gimpel 2017")
+
+
 def difference_of_confidences(
     target: Tensor, holdout: Tensor, holdout_accuracy: float
 ) -> Tensor:
@@ -172,13 +169,15 @@ def difference_of_confidences(
     return holdout_accuracy - fall
 
 
+_enter(difference_of_confidences, "Guillory et al. 2021")
+
+
 def _share_reaching(of_target: Tensor, of_holdout: Tensor, accuracy: float) -> Tensor:
     """Fraction of the target's scores that reach the threshold of the holdout's."""
     threshold = confidence_threshold(of_holdout, accuracy)
     return (of_target >= threshold).double().mean()
 
 
-@_predictor("Garg et al. 2022", "thresholded confidence (ATC-MC)")
 def thresholded_confidence(
     target: Tensor, holdout: Tensor, holdout_accuracy: float
 ) -> Tensor:
@@ -194,7 +193,9 @@ def thresholded_confidence(
     return _share_reaching(confidence(target), confidence(holdout), holdout_accuracy)
 
 
-@_predictor("Garg et al. 2022", "thresholded entropy (ATC-NE)")
+_enter(thresholded_confidence, "Garg et al. 2022", "thresholded confidence (ATC-MC)")
+
+
 def thresholded_entropy(
     target: Tensor, holdout: Tensor, holdout_accuracy: float
 ) -> Tensor:
@@ -211,6 +212,9 @@ def thresholded_entropy(
         -torch.special.entr(logits.softmax(1)).sum(1) for logits in (target, holdout)
     )
     return _share_reaching(of_target, of_holdout, holdout_accuracy)
+
+
+_enter(thresholded_entropy, "Garg et al. 2022", "thresholded entropy (ATC-NE)")
 
 
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
@@ -239,9 +243,23 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
     return float(cost[images, columns[places]].mean())
 
 
-@_predictor("Lu et al. 2023, COT", "optimal transport (COT)")
+@provides
+def holdout_shares(holdout: Tensor, holdout_labels: Tensor) -> NDArray[np.float64]:
+    """Shares of the classes among the images of the holdout, (K,).
+
+    Args:
+        holdout: (H, K) logits of labelled images.
+        holdout_labels: (H,).
+    """
+    counts = np.bincount(holdout_labels.numpy(), minlength=holdout.shape[1])
+    return counts / counts.sum()
+
+
 def optimal_transport(
-    target: Tensor, holdout_labels: Tensor, transport_images: int, seed: int
+    target: Tensor,
+    holdout_shares: NDArray[np.float64],
+    transport_images: int,
+    seed: int,
 ) -> float:
     """One less the cost of moving probabilities of the target onto classes.
 
@@ -250,15 +268,17 @@ def optimal_transport(
 
     Args:
         target: (N, K) logits of images without labels.
-        holdout_labels: (H,) labels of the holdout.
+        holdout_shares: (K,) of the classes in the holdout.
         transport_images: largest number of target images; more are subsampled.
         seed: of the random numbers.
     """
     if len(target) > transport_images:
         order = np.random.default_rng(seed).permutation(len(target))
         target = target[order[:transport_images]]
-    counts = np.bincount(holdout_labels.numpy(), minlength=target.shape[1])
-    return 1 - least_cost(1 - target.softmax(1).numpy(), counts / counts.sum())
+    return 1 - least_cost(1 - target.softmax(1).numpy(), holdout_shares)
+
+
+_enter(optimal_transport, "Lu et al. 2023, COT", "optimal transport (COT)")
 
 
 @measure(

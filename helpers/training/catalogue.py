@@ -1,8 +1,12 @@
-"""The runs of a study on disk, and the catalogue with one row per model."""
+"""The runs of a study on disk, and the catalogue with one row per model.
+
+The weights that runs start from are torchvision's, those of a file, or of runs that are
+trained on other classes.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from helpers.data.images import StudyData, choose_images, manifest_of
 from helpers.files import (
     file_digest,
     folder_of_run,
@@ -19,9 +24,15 @@ from helpers.files import (
     read_table,
     read_tensors,
     records_of,
+    write_tensors,
 )
 from helpers.networks import resnet
-from helpers.networks.weights import FORM, save_float16
+from helpers.networks.weights import (
+    FORM,
+    read_weights,
+    save_float16,
+    weights_digest,
+)
 from helpers.training.config import (
     HYPERPARAMETERS,
     RunConfig,
@@ -30,6 +41,7 @@ from helpers.training.config import (
     kind_name,
 )
 
+MADE = "made"  # value of pretrained_weights for weights of pretraining runs
 PRETRAINING = "pretraining"  # in the folder of work: pretraining runs and their images
 # Columns of the catalogue.
 _NUMBERS = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
@@ -295,3 +307,96 @@ def models_of_study(
             f"take more images, and {remedy} again"
         )
     return table
+
+
+def weights_by_name(
+    pretrained_weights: str, architectures: Sequence[str], work: Path
+) -> dict[str, str]:
+    """Read existing weights once, so that a missing file stops a study at its start.
+
+    Args:
+        pretrained_weights: a name or a path, see ``weights.read_weights``.
+        architectures: torchvision's names.
+        work: the folder of work of the study, which keeps them.
+
+    Returns:
+        Their identity by architecture: a digest of their values.
+    """
+    identities = {}
+    for name in architectures:
+        state = read_weights(pretrained_weights, name)
+        identities[name] = weights_digest(state)
+        write_tensors(start_path(work, identities[name]), state)
+    return identities
+
+
+def choose_pretraining_images(
+    work: Path, study_classes: Sequence[str], **changes: Any
+) -> StudyData:
+    """Choose the images of pretraining by the study's parameters with some changes.
+
+    Args:
+        work: the folder of work of the study.
+        study_classes: ids of the classes of the study.
+        changes: parameters of notebook 01 with other values than in the study.
+
+    Raises:
+        ValueError: if a class is one of the study's: test images could then have been
+            learnt in pretraining.
+    """
+    parameters = manifest_of(work)["parameters"] | changes
+    data = choose_images(work / PRETRAINING, **parameters)
+    shared = sorted(set(study_classes) & set(data.classes["class_id"]))
+    if shared:
+        raise ValueError(
+            f"pretraining and study share the classes {', '.join(shared[:5])}; set "
+            "pretrain_class_ids to other classes"
+        )
+    return data
+
+
+def recipes(
+    architectures: Sequence[str], data: str, fixed: Mapping[str, Any]
+) -> list[RunConfig]:
+    """Configure one pretraining run per architecture.
+
+    The identity of its weights is its id. So the ids of runs that start from them are
+    the same on all machines, even if each machine pretrains anew.
+
+    Args:
+        architectures: torchvision's names.
+        data: fingerprint of the images.
+        fixed: values of hyperparameters that the study does not vary.
+    """
+    recipe = {
+        "batch_size": 64,
+        "learning_rate": 1e-3,
+        "optimizer": "adam",
+        "weight_decay": 5e-4,
+        "augmentation": True,
+        "pretrained": False,
+        **fixed,
+    }
+    return [RunConfig(name, data=data, **recipe) for name in architectures]
+
+
+def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
+    """Name the weights of a study whose runs were all trained on another machine.
+
+    No run needs the weights any more; their identity is in the study's records.
+
+    Args:
+        runs: runs of the study.
+        work: its folder of work.
+
+    Returns:
+        Their identity by architecture. Empty if a pretrained run is not complete.
+    """
+    table = read_catalogue(work).query("weights != ''")
+    identities = dict(zip(table["architecture"], table["weights"], strict=True))
+    pretrained = [
+        replace(run, weights=identities.get(run.architecture, ""))
+        for run in runs
+        if run.pretrained
+    ]
+    return {} if missing(work, pretrained) else identities

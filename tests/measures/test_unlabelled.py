@@ -74,7 +74,8 @@ def test_optimal_transport_equals_linear_programming():
     once = np.vstack([np.kron(np.eye(60), np.ones(6)), np.kron(np.ones(60), np.eye(6))])
     sums = np.concatenate([np.ones(60), shares])
     error = linprog(cost.ravel(), A_eq=once, b_eq=sums, bounds=(0, None)).fun / 60
-    found = unlabelled.optimal_transport(TARGET[:60], LABELS[:60], 6000, 0)
+    shares = unlabelled.holdout_shares(LOGITS[:60], LABELS[:60])
+    found = unlabelled.optimal_transport(TARGET[:60], shares, 6000, 0)
     assert found == pytest.approx(1 - error, abs=1e-9)
 
 
@@ -159,19 +160,22 @@ def test_calibrated_variants_are_those_of_divided_logits_and_nothing_depends_on_
     assert found["holdout_accuracy"] == RIGHT
 
 
+NO_HOLDOUT = {"holdout": None, "labels": None}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"target": None}, "there are no logits of target images; give a folder"),
-        ({"holdout": None}, "there are no logits of holdout images"),
+        (NO_HOLDOUT, "there are no logits of holdout images"),
         ({"target": torch.full((3, 6), torch.nan)}, "logits of images without lab"),
     ],
 )
 def test_what_cannot_be_is_a_reason(change, reason):
     table = scored(**change)
-    for name in ("difference_of_confidences", "thresholded_entropy"):
+    for name in ("difference_of_confidences", "optimal_transport"):
         assert table.loc[name, "reason"].startswith(reason)
-    without = scored(holdout=None)
+    without = scored(**NO_HOLDOUT)
     needs_none = ["average_confidence", "matrix_norm_of_logits"]
     assert np.isfinite(without.loc[needs_none, "value"]).all()
     assert np.isnan(without.loc["average_confidence (calibrated)", "value"])

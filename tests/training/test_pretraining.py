@@ -3,13 +3,13 @@
 from dataclasses import asdict, replace
 
 from helpers.files import write_json
-from helpers.training import pretraining
+from helpers.training import catalogue
 from helpers.training.config import run_id
 
 
 def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
     work = tmp_path / "work/study"
-    (recipe,) = pretraining.recipes(["resnet18"], "images", {})
+    (recipe,) = catalogue.recipes(["resnet18"], "images", {})
     pretrained = replace(recipe, pretrained=True)
     scratch = replace(recipe, seed=1)
     start = run_id(recipe)
@@ -19,9 +19,9 @@ def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
         result = {"run_id": run_id(run), "snapshots": [], "stop_reason": "diverged"}
         result |= {"epochs": 1, "seconds": 1, "device": ""}
         write_json(folder / "result.json", result)
-    starts = pretraining.weights_of_records([pretrained, scratch], work)
+    starts = catalogue.weights_of_records([pretrained, scratch], work)
     assert starts == {"resnet18": start}
     missing_run = replace(pretrained, repeat=1)
-    assert pretraining.weights_of_records([pretrained, missing_run], work) == {}
+    assert catalogue.weights_of_records([pretrained, missing_run], work) == {}
     other_architecture = replace(pretrained, architecture="resnet34")
-    assert pretraining.weights_of_records([other_architecture], work) == {}
+    assert catalogue.weights_of_records([other_architecture], work) == {}
