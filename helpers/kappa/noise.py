@@ -47,7 +47,9 @@ class AutoEncoder(nn.Module):
             nn.Conv2d(48, _WIDTH, 3, 1, 1),
         )
         self.widen = nn.Sequential(
-            nn.Conv2d(_WIDTH, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 64, 3, 1, 1)
+            nn.Conv2d(_WIDTH, 48, 3, 1, 1),
+            nn.ReLU(),
+            nn.Conv2d(48, 64, 3, 1, 1),
         )
         self.colour = nn.Sequential(nn.ReLU(), nn.Conv2d(16, 12, 3, 1, 1))
 

@@ -85,7 +85,10 @@ def granulated_kendall(
 
 
 def conditional_information(
-    models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], gaps: Array
+    models: pd.DataFrame,
+    measures: Sequence[str],
+    axes: Sequence[str],
+    gaps: Array,
 ) -> Array:
     """Share of the entropy of the order of two models that a measure explains.
 

@@ -126,7 +126,11 @@ def predictors_of(
 
 
 def primary_table(
-    bootstrap: Bootstrap, measures: Sequence[str], *, permutations: int, looks: int = 1
+    bootstrap: Bootstrap,
+    measures: Sequence[str],
+    *,
+    permutations: int,
+    looks: int = 1,
 ) -> pd.DataFrame:
     """The primary analysis: baselines first, then the stated measures.
 
@@ -246,7 +250,10 @@ def _within_kinds(
 
 
 def held_out_errors(
-    predictors: Array, gap: Array, folds: ArrayLike, fewest: int = FEWEST_FOLDS
+    predictors: Array,
+    gap: Array,
+    folds: ArrayLike,
+    fewest: int = FEWEST_FOLDS,
 ) -> Array:
     """Absolute errors of the gaps of held-out networks, as ridge regressions err.
 

@@ -21,7 +21,10 @@ def published_table(name: str) -> pd.DataFrame:
 
 
 def number_beside(
-    report: Path, table: str, query: str, column: str
+    report: Path,
+    table: str,
+    query: str,
+    column: str,
 ) -> tuple[float, float]:
     """A number of a report's table, and that of a paper in the same row.
 
