@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from helpers.cams import localize
-from helpers.cams.maps import from_integers, to_integers
 from helpers.data.images import box_masks
 from helpers.measures import localization
 from helpers.measures.evidence import MeasureSettings, score
@@ -58,9 +57,6 @@ def test_measures_are_means_of_the_images_where_they_are_defined():
     assert value_of("mask_area", table) == pytest.approx(0.8)
 
 
-SCENES = {"boxes": torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[8, 0, 16, 8]]])}
-
-
 def test_maps_are_kept_in_16_bits_and_published_in_8():
     kept = np.array([[[0, 65535]], [[65535, 0]]], dtype=np.uint16)
     right = np.array([True, False])
@@ -72,44 +68,35 @@ def test_maps_are_kept_in_16_bits_and_published_in_8():
     assert (again["maps"] == arrays["maps"]).all()
 
 
-def made_record(seed):
-    """What is kept of a network: 16 px images, maps of 4 x 4."""
-    random = np.random.default_rng(seed)
-    maps = random.random((3, 4, 4))
-    maps /= maps.max((1, 2), keepdims=True)
-    return {
-        "maps_16": to_integers(torch.from_numpy(maps), 16),
-        "predicted": np.array([0, 1, 1]),
-        "correct": np.array([True, True, False]),
-        "confidence": random.random(3),
-    }
-
-
-def of_record(record, boxes, labels, size, threshold=0.1):
-    """Localization measures of a model from its record, without network and pixels."""
-    images = SimpleNamespace(
-        images=torch.empty(len(boxes), 3, size, size, device="meta"),
-        boxes=boxes.long(),
-        labels=labels,
-    )
-    inputs = localization.inputs_from_record(record) | {"images": images}
-    settings = MeasureSettings(cam_threshold=threshold)
-    scores, _ = score(measures_of_families(["localization"]), inputs, settings)
-    return scores
-
-
 def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
-    """Also at a threshold that it was never scored at, without the network."""
-    asked = measures_of_families(["localization"])
+    """Also at a threshold that it was never scored at, without network and pixels."""
     names = ["recorded_maps", "predictions_of_images"]
     _, single = score([], tiny_given, MeasureSettings(), names)
     record = single[names[0]] | single[names[1]]
+    images = tiny_given["images"]
+    without_pixels = SimpleNamespace(
+        images=torch.empty(images.images.shape, device="meta"),
+        boxes=images.boxes,
+        labels=images.labels,
+    )
+
+    def of_record(record, settings):
+        inputs = localization.inputs_from_record(record) | {"images": without_pixels}
+        return score(LISTED, inputs, settings)[0]
+
     for threshold in (0.1, 0.35):
         settings = MeasureSettings(cam_threshold=threshold)
-        expected, _ = score(asked, tiny_given, settings)
-        images = tiny_given["images"]
-        scores = of_record(record, images.boxes, images.labels, 16, threshold)
-        pd.testing.assert_frame_equal(scores, expected)
+        expected, _ = score(LISTED, tiny_given, settings)
+        pd.testing.assert_frame_equal(of_record(record, settings), expected)
+    # Of maps in 8 bits, without classes and confidences.
+    few = of_record({name: record[name] for name in ("maps", "correct")}, settings)
+    iou = few["measure"] == "iou"
+    assert few[iou]["value"].item() == pytest.approx(
+        expected[iou]["value"].item(), abs=2e-3
+    )
+    lacking = few[few["value"].isna()]
+    assert set(lacking["measure"]) == {"box_average_precision"}
+    assert lacking["reason"].str.contains("of single images were not kept").all()
 
 
 @torch.no_grad()
@@ -134,21 +121,6 @@ def test_values_of_single_images_are_those_of_a_plain_loop(tiny_given):
         of_image["training_loss"] = -np.log(probabilities[label])
         for name, value in of_image.items():
             assert arrays[name][name][number] == pytest.approx(value, rel=2e-3)
-
-
-def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
-    record = made_record(0)
-    maps = to_integers(from_integers(record["maps_16"]))
-    rest = {"maps": maps, "correct": record["correct"]}
-    labels = torch.tensor([0, 1, 0])
-    scores = of_record(rest, SCENES["boxes"], labels, 16)
-    of_16_bits = of_record(record, SCENES["boxes"], labels, 16)
-    iou = scores["measure"] == "iou"
-    expected = of_16_bits[iou]["value"].item()
-    assert scores[iou]["value"].item() == pytest.approx(expected, abs=2e-3)
-    lacking = scores[scores["value"].isna()]
-    assert set(lacking["measure"]) == {"box_average_precision"}
-    assert lacking["reason"].str.contains("of single images were not kept").all()
 
 
 def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
@@ -214,15 +186,6 @@ def average_precision_by_loop(
                 precisions.append(hits / called)
     # Precision peaks at hits, so the best of what follows is the best among the hits that follow.
     return sum(max(precisions[rank:]) for rank in range(hits)) / total
-
-
-def test_best_iou_is_that_of_sets_of_pixels():
-    rectangles, boxes, *_ = detector()
-    pairs = zip(rectangles.tolist(), boxes.tolist(), strict=True)
-    expected = [iou_by_pixels(*pair) for pair in pairs]
-    assert None in expected
-    found = localize.best_box_iou(rectangles, boxes)
-    np.testing.assert_allclose(found, np.array(expected, float), rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(8))

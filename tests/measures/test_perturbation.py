@@ -165,12 +165,6 @@ def test_gi_is_algorithm_2_and_pal_the_ratio_of_areas_on_uneven_magnitudes():
     assert found == pytest.approx({"one": expected, "half": expected}, rel=1e-4)
 
 
-@pytest.mark.parametrize("score", [perturbation.gi_score, perturbation.pal_score])
-def test_a_curve_with_an_undefined_accuracy_has_no_score(score):
-    curves = pd.DataFrame({"one": [1, np.nan, 1], "other": [1, 1, 1]}, [0, 0.5, 1])
-    assert np.isnan(score(curves)["one"]) and np.isfinite(score(curves)["other"])
-
-
 @np.errstate(invalid="ignore")
 def test_scores_of_curves_by_hand():
     names = ["intra input", "intra first layer", "inter input"]
@@ -234,31 +228,10 @@ def test_a_drop_below_twice_chance_is_refused(accuracy):
     assert perturbation.learnt_accuracy(0.5, LABELS) == 0.5
 
 
-def one_colour_each(side=20):
-    """Images of one colour, and their normalisation, which keeps black at 0."""
-    labels = torch.arange(30) % 3
-    pixels = 200 * nn.functional.one_hot(labels, 3).byte().view(-1, 3, 1, 1)
-    return pixels.expand(-1, -1, side, side).contiguous(), labels
-
-
-def small_shifts(network, pixels, labels):
-    classifier = Classifier(network, lambda images: images / 255, "cpu", 7)
-    sample = Sample(pixels, None, labels)
-    return perturbation.drop_small_shift(1.0, classifier, sample, 0)
-
-
-def test_small_shifts_move_by_at_most_twelve_percent_of_the_side():
-    """Of 20 pixels a column 2 from the edge turns black, and one 3 from it never."""
-    pixels, labels = one_colour_each()
-
-    def reading(column):
-        class OneColumn(nn.Module):
-            def forward(self, images):
-                shown = images[:, :, 10, column]
-                return torch.where(shown > 0.7, shown, -shown)
-
-        return OneColumn()
-
-    assert small_shifts(reading(3), pixels, labels) == 0
-    # Images whose left column is black have equal logits, of which the first counts.
-    assert 0 < small_shifts(reading(0), pixels, labels) < 0.5
+def test_small_shifts_move_by_at_most_twelve_percent_of_the_side(given, evidence):
+    shifts = transforms.translations(0.12)
+    assert {(each.low, each.high) for each in shifts.values()} == {(-0.12, 0.12)}
+    inputs = evidence["classifier"], evidence["perturbed_sample"]
+    shifted = transforms.accuracies_at_random_magnitudes(*inputs, shifts, 3)
+    found = perturbation.drop_small_shift(1.0, *inputs, 3)
+    assert found == pytest.approx(1 - np.mean([*shifted.values()]))
