@@ -160,8 +160,9 @@ def to_be_tuned(model: Model, classes: int, seed: int) -> nn.Module:
         seed: of the head.
     """
     network = model.load("cpu")
+    side = model.facts["side"]
     with torch.inference_mode():
-        features = network(torch.zeros(1, 3, _SIDE, _SIDE)).shape[1]
+        features = network(torch.zeros(1, 3, side, side)).shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = nn.Linear(features, classes)

@@ -155,7 +155,7 @@ def slope(network: nn.Module, sample: Sample) -> tuple[Tensor, float]:
         Gradient (omega,) in nats, 0 for a weight that is not used; accuracy in [0, 1].
     """
     parameters = list(network.requires_grad_().parameters())
-    gradients = []
+    gradient = torch.zeros_like(_vector(parameters))
     correct = []
     batches = in_batches(sample.inputs), in_batches(sample.labels)
     for inputs, labels in zip(*batches, strict=True):
@@ -166,9 +166,9 @@ def slope(network: nn.Module, sample: Sample) -> tuple[Tensor, float]:
             total = cross_entropy(logits.double(), labels, reduction="sum")
             loss = total / len(sample.labels)
         of_batch = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        gradients.append(_vector(of_batch))
+        gradient += _vector(of_batch)
         correct.append(is_right(logits, labels))
-    return sum(gradients), float(torch.cat(correct).double().mean())
+    return gradient, float(torch.cat(correct).double().mean())
 
 
 @provides

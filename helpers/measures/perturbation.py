@@ -344,8 +344,7 @@ def davies_bouldin_index(
         seed: of the random numbers.
 
     Raises:
-        Undefined: without such maps.
-        ValueError: of a single class.
+        Undefined: without such maps, or where drawn images are of one class each.
     """
     # Late: its import takes a second, and most kernels do without.
     from sklearn.metrics import davies_bouldin_score
@@ -364,7 +363,12 @@ def davies_bouldin_index(
     indices = []
     for _ in range(_CLUSTERED_DRAWS):
         drawn = generator.permutation(len(labels))[:_CLUSTERED_IMAGES]
-        indices.append(davies_bouldin_score(points[drawn], labels[drawn]))
+        try:
+            indices.append(davies_bouldin_score(points[drawn], labels[drawn]))
+        except ValueError as fault:
+            raise Undefined(
+                f"maps of the first layer do not cluster: {fault}"
+            ) from fault
     return {"initial": np.mean(indices)}
 
 

@@ -29,6 +29,25 @@ def probabilities(logits: Tensor) -> Tensor:
     return logits.double().softmax(1)
 
 
+@provides
+def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logits of a network that has an output for each label, (N, K) float64.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+
+    Raises:
+        Undefined: for a network with fewer outputs than labels, or with one.
+    """
+    largest = int(labels.max())
+    if logits.shape[1] <= max(1, largest):
+        raise Undefined(
+            f"the network has {logits.shape[1]} outputs, and labels go up to {largest}"
+        )
+    return logits.double()
+
+
 def margins_of(logits: Tensor, labels: Tensor) -> Tensor:
     """``z_y - max over k != y of z_k`` of each image, (N,).
 
@@ -43,17 +62,17 @@ def margins_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @provides
-def margins(logits: Tensor, labels: Tensor) -> Array:
+def margins(label_logits: Tensor, labels: Tensor) -> Array:
     """Margins of the training images, see ``margins_of``.
 
     Args:
-        logits: (N, K).
+        label_logits: (N, K).
         labels: (N,).
 
     Returns:
         (N,) float64, negative for a misclassified image.
     """
-    return margins_of(logits.double(), labels).numpy()
+    return margins_of(label_logits, labels).numpy()
 
 
 @provides
@@ -151,14 +170,14 @@ def output_margin(margins: Array) -> float:
 
 
 @measure("prediction", -1, "cross-entropy of the training set")
-def training_loss(logits: Tensor, labels: Tensor) -> Array:
+def training_loss(label_logits: Tensor, labels: Tensor) -> Array:
     """Cross-entropy of the training images in evaluation mode, nats.
 
     Args:
-        logits: (N, K) of the training images.
+        label_logits: (N, K) of the training images.
         labels: (N,) of the images.
     """
-    return cross_entropy(logits.double(), labels, reduction="none").numpy()
+    return cross_entropy(label_logits, labels, reduction="none").numpy()
 
 
 @measure("prediction", 1, "accuracy on the training set")

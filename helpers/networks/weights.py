@@ -143,12 +143,18 @@ def load_backbone(model: nn.Module, state: State) -> nn.Module:
         state: tensors by name.
 
     Raises:
-        RuntimeError: if tensors are missing, unknown or of another shape.
+        ValueError: if tensors are missing, unknown or of another shape.
     """
     own = model.state_dict()
     complete = {**state, **{name: own[name] for name in _HEAD}}
     check_numbers(complete, own, "the state dict")
-    model.load_state_dict(complete)
+    try:
+        model.load_state_dict(complete)
+    except RuntimeError as fault:
+        raise ValueError(
+            "the weights do not fit the network; use weights of the same architecture, "
+            f"stem and width: {fault}"
+        ) from fault
     return model
 
 

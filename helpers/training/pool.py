@@ -114,6 +114,7 @@ def side_by_side(
             faults.append(f"{item}: {fault}")
         else:
             yield item, result
+    _SHARED.clear()
     if processes > 1 and not is_cpu:  # idle processes would keep a GPU's memory
         get_reusable_executor().shutdown()
     if faults:

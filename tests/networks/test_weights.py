@@ -160,7 +160,7 @@ def test_weights_that_are_no_usable_numbers_are_refused(value):
 def test_weights_of_another_network_are_refused_by_name(width, name):
     state = built(5, width=width).state_dict()
     del state[LAST]
-    with pytest.raises(RuntimeError, match=name):
+    with pytest.raises(ValueError, match=rf"do not fit the network[\s\S]*{name}"):
         weights.load_backbone(built(5), state)
 
 
