@@ -7,8 +7,7 @@ al.; a logarithm ``ln v`` as ``ln sqrt(v / m)``.
 
 import copy
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +22,7 @@ from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlate import Array
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """A convolution or linear layer; its weight is in float64 on the CPU."""
 
     weight: Tensor  # (c_out, c_in / groups, kh, kw), of a linear layer (out, in, 1, 1)
@@ -180,7 +178,7 @@ def changes(
             "no initial weights were given, so there is no distance from them"
         )
     pairs = zip(weights, layers_of(initial_network, example), strict=True)
-    return [replace(now, weight=now.weight - old.weight) for now, old in pairs]
+    return [now._replace(weight=now.weight - old.weight) for now, old in pairs]
 
 
 @provides

@@ -87,8 +87,10 @@ class RunConfig:
             )
 
     def __str__(self) -> str:
-        """The id of the run, for messages."""
-        return run_id(self)
+        """Id of the run: its configuration, its repeat, and a digest of all values."""
+        values = {name: getattr(self, name) for name in _EARLIER}
+        digest = json_digest(values | _changed(self))
+        return f"{configuration_name(self)}-r{self.repeat}-{digest}"
 
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
@@ -163,17 +165,6 @@ def _changed(config: RunConfig) -> dict[str, Any]:
     return {
         name: value for name, value in values if value != getattr(RunConfig, name, None)
     }
-
-
-def run_id(config: RunConfig) -> str:
-    """Name a run by its configuration, its repeat, and a digest of all its values.
-
-    Args:
-        config: the run.
-    """
-    values = {name: getattr(config, name) for name in _EARLIER}
-    digest = json_digest(values | _changed(config))
-    return f"{configuration_name(config)}-r{config.repeat}-{digest}"
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from helpers.data.images import ImageSet
 from helpers.scores.pictures import MapsOfNetworks
-from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
+from helpers.training.config import RunConfig, configuration_name, kind_name
 
 SIZE, SIDE, IMAGES = 16, 4, 6
 HOSTILE = "<b>x</b>[y](http://z)"
@@ -31,8 +31,8 @@ def catalogue() -> pd.DataFrame:
             gap = 0.2 + 0.1 * kind + 0.004 * number
             accuracy = 0.85 + 0.005 * ((5 * number) % 12)
             facts = {
-                "model_id": f"{run_id(run)}@stop",
-                "run_id": run_id(run),
+                "model_id": f"{run!s}@stop",
+                "run_id": str(run),
                 "cell": configuration_name(run),
                 "kind": kind_name(run),
                 "snapshot": "stop",

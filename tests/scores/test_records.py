@@ -21,7 +21,7 @@ from helpers.scores import (
 from helpers.scores.store import NotInRecords, Store
 from helpers.scores.values import read_scores
 from helpers.training import catalogue
-from helpers.training.config import config_from, run_id
+from helpers.training.config import config_from
 
 
 def scored(work, data, table, settings=None):
@@ -173,14 +173,14 @@ def test_a_run_that_was_lost_before_it_was_scored_is_trained_again(published, tm
     study, *_, done = published
     first, *others = runs_of(study)
     work, folder = copied(done, tmp_path)
-    for path in folder.glob(f"scores/{run_id(first)}@*.parquet"):
+    for path in folder.glob(f"scores/{first!s}@*.parquet"):
         path.unlink()
     assert catalogue.missing(work, [first, *others]) == [first]
     # Its new result takes the place of the one that nothing rests on.
-    path = folder / "runs" / run_id(first) / "result.json"
+    path = folder / "runs" / str(first) / "result.json"
     write_json(path, read_json(path) | {"device": "a machine that is gone"})
     records.publish(study.work, folder)
-    published_result = done / "runs" / run_id(first) / "result.json"
+    published_result = done / "runs" / str(first) / "result.json"
     assert read_json(path) == read_json(published_result)
 
 

@@ -8,7 +8,7 @@ from helpers.files import folder_of_run, write_json, write_table, write_tensors
 from helpers.networks import resnet
 from helpers.networks.weights import header_of
 from helpers.training import catalogue
-from helpers.training.config import RunConfig, run_id
+from helpers.training.config import RunConfig
 
 CONFIG = RunConfig(
     *("resnet18", 16, 0.1, "sgd", 0.0, False, False, "d"), stem="strided", width=0.125
@@ -18,7 +18,7 @@ CONFIG = RunConfig(
 def complete(work, config, snapshots):
     folder = folder_of_run(work, str(config))
     write_json(folder / "config.json", asdict(config))
-    record = {"run_id": run_id(config), "snapshots": snapshots, "device": "CPU"}
+    record = {"run_id": str(config), "snapshots": snapshots, "device": "CPU"}
     record |= {"stop_reason": "rules 1+2", "epochs": 7, "seconds": 3.0}
     write_json(folder / "result.json", record)
 
@@ -35,7 +35,7 @@ def test_a_run_is_complete_exactly_when_its_result_is_there(tmp_path):
     write_json(folder_of_run(tmp_path, str(other)) / "config.json", asdict(other))
     assert catalogue.missing(tmp_path, [CONFIG, other]) == [other]
     table = catalogue.read_catalogue(tmp_path)
-    names = [f"{run_id(CONFIG)}@{name}" for name in ("first", "stop")]
+    names = [f"{CONFIG!s}@{name}" for name in ("first", "stop")]
     assert table["model_id"].tolist() == names
     assert table["gap"].tolist() == pytest.approx([0.2, 0.3])
     assert set(asdict(CONFIG)) <= set(table)
@@ -137,9 +137,9 @@ def test_from_records_a_study_has_the_snapshots_whose_values_are_recorded(tmp_pa
     for config in (CONFIG, unscored):
         complete(records, config, [snapshot("first", 0.82), snapshot("stop", 0.9)])
     complete(records, diverged, [])
-    write_table(records / f"scores/{run_id(CONFIG)}@stop.parquet", pd.DataFrame())
+    write_table(records / f"scores/{CONFIG!s}@stop.parquet", pd.DataFrame())
     table = catalogue.models_of_study(work, CONFIG.data, 0.8)
-    expected = [f"{run_id(CONFIG)}@stop", f"{run_id(diverged)}@none"]
+    expected = [f"{CONFIG!s}@stop", f"{diverged!s}@none"]
     assert table["model_id"].tolist() == expected
     assert len(catalogue.read_catalogue(work)) == 3
     runs = [CONFIG, unscored, diverged]

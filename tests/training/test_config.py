@@ -11,7 +11,6 @@ from helpers.training.config import (
     balanced,
     config_from,
     configuration_name,
-    run_id,
     runs_of_study,
 )
 
@@ -32,18 +31,18 @@ def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
     runs = runs_of_study(PAPER, {"data": "d"}, repeats=2)
     assert set(PAPER) == set(PAPER_AXES)
     assert len({configuration_name(run) for run in runs}) == 864
-    assert len({run_id(run) for run in runs}) == len(runs) == 1728
+    assert len({str(run) for run in runs}) == len(runs) == 1728
 
 
 def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
-    assert run_id(RUN) == run_id(config_from(asdict(RUN) | {"run_id": "another"}))
+    assert str(RUN) == str(config_from(asdict(RUN) | {"run_id": "another"}))
     changed = {
         name: value * 2 + 1 if isinstance(value, (int, float)) else f"{value}x"
         for name, value in asdict(RUN).items()
     }
     changed |= {"augmentation": False, "pretrained": False}
     runs = [replace(RUN, **{name: value}) for name, value in changed.items()]
-    assert len({*map(run_id, runs), run_id(RUN)}) == len(changed) + 1
+    assert len({*map(str, runs), str(RUN)}) == len(changed) + 1
 
 
 def test_runs_of_earlier_versions_keep_their_ids():
@@ -52,7 +51,7 @@ def test_runs_of_earlier_versions_keep_their_ids():
     records = [read_json(path) for path in runs.glob("*/config.json")]
     assert records
     for record in records:
-        assert run_id(config_from(record)) == record["run_id"]
+        assert str(config_from(record)) == record["run_id"]
         assert "looking" not in record
 
 
@@ -89,7 +88,7 @@ def test_blocks_follow_each_other_each_a_full_factorial_in_balanced_order():
         {},
     ]
     runs = runs_of_study(axes, {"data": "any"}, blocks=blocks, seed=3)
-    assert len({run_id(run) for run in runs}) == len(runs) == 4 * 8
+    assert len({str(run) for run in runs}) == len(runs) == 4 * 8
     kinds = [("resnet18", 16, 0), ("resnet34", 16, 0)]
     kinds += [("resnet18", 16, 1), ("resnet18", 32, 0)]
     for number, kind in enumerate(kinds):

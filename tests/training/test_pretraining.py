@@ -4,7 +4,6 @@ from dataclasses import asdict, replace
 
 from helpers.files import write_json
 from helpers.training import catalogue
-from helpers.training.config import run_id
 
 
 def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
@@ -12,11 +11,11 @@ def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
     (recipe,) = catalogue.recipes(["resnet18"], "images", {})
     pretrained = replace(recipe, pretrained=True)
     scratch = replace(recipe, seed=1)
-    start = run_id(recipe)
+    start = str(recipe)
     for run in (replace(pretrained, weights=start), scratch):
-        folder = tmp_path / "reports/study/records/runs" / run_id(run)
+        folder = tmp_path / "reports/study/records/runs" / str(run)
         write_json(folder / "config.json", asdict(run))
-        result = {"run_id": run_id(run), "snapshots": [], "stop_reason": "diverged"}
+        result = {"run_id": str(run), "snapshots": [], "stop_reason": "diverged"}
         result |= {"epochs": 1, "seconds": 1, "device": ""}
         write_json(folder / "result.json", result)
     starts = catalogue.weights_of_records([pretrained, scratch], work)

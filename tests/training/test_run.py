@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from helpers.files import read_json
 from helpers.networks import resnet
 from helpers.training import catalogue, run
-from helpers.training.config import run_id
 from helpers.training.run import images_of_run, train_run
 
 
@@ -114,7 +113,7 @@ def test_a_snapshot_is_taken_at_the_first_epoch_above_the_matched_accuracy(confi
 def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(
     data, config, tmp_path
 ):
-    result = train_run(config, data, tmp_path / "runs" / run_id(config))
+    result = train_run(config, data, tmp_path / "runs" / str(config))
     row = catalogue.read_catalogue(tmp_path).iloc[0]
     network = catalogue.load_network(tmp_path, row, 3)
     mean = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
