@@ -117,13 +117,7 @@ def captum_grad_cam(model, layer, images, classes):
     return maps.detach().squeeze(1).relu()
 
 
-def jpeg(
-    seed: int,
-    size: tuple[int, int] = (20, 16),
-    mode: str = "RGB",
-    kind: str = "JPEG",
-    **options,
-) -> bytes:
+def jpeg(seed, size=(20, 16), mode="RGB", kind="JPEG", **options) -> bytes:
     """A random picture as the bytes of a file; ``size`` is width and height."""
     random = np.random.default_rng(seed)
     pixels = random.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
@@ -132,27 +126,20 @@ def jpeg(
     return buffer.getvalue()
 
 
-def voc(
-    *boxes: tuple, size: tuple[int, int] | None = (20, 16), name: str = "a"
-) -> bytes:
+def voc(*boxes: tuple, size: tuple[int, int] = (20, 16), name: str = "a") -> bytes:
     """A Pascal VOC annotation."""
-    corners = ("xmin", "ymin", "xmax", "ymax")
-    objects = ""
+    text = "<size><width>{}</width><height>{}</height></size>".format(*size)
+    sides = "<xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax>"
     for box in boxes:
-        ends = zip(corners, box, strict=True)
-        sides = "".join(f"<{corner}>{value}</{corner}>" for corner, value in ends)
-        objects += f"<object><name>{name}</name><bndbox>{sides}</bndbox></object>"
-    stated = ""
-    if size:
-        width, height = size
-        stated = f"<size><width>{width}</width><height>{height}</height></size>"
-    return f"<annotation>{stated}{objects}</annotation>".encode()
+        corners = sides.format(*box)
+        text += f"<object><name>{name}</name><bndbox>{corners}</bndbox></object>"
+    return f"<annotation>{text}</annotation>".encode()
 
 
 def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
     """Tiny ImageNet's files by name."""
     words = [f"{wnid}\tname of {wnid}, synonym" for wnid in classes]
-    files = {"wnids.txt": "\n".join(classes), "words.txt": "\n".join(words)}
+    files = {"words.txt": "\n".join(words).encode()}
     annotations = []
     for number, wnid in enumerate(classes):
         lines = []
@@ -160,16 +147,12 @@ def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
             name = f"{wnid}_{image}.JPEG"
             files[f"train/{wnid}/images/{name}"] = jpeg(1000 * number + image, (16, 16))
             lines.append(f"{name}\t{image}\t1\t12\t13")
-        files[f"train/{wnid}/{wnid}_boxes.txt"] = "\n".join(lines)
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = "\n".join(lines).encode()
         for image in range(val):
             name = f"val_{number}_{image}.JPEG"
             files[f"val/images/{name}"] = jpeg(5000 + 1000 * number + image, (16, 16))
             annotations.append(f"{name}\t{wnid}\t0\t0\t8\t8")
-    files["val/val_annotations.txt"] = "\n".join(annotations)
-    return {
-        name: content.encode() if isinstance(content, str) else content
-        for name, content in files.items()
-    }
+    return files | {"val/val_annotations.txt": "\n".join(annotations).encode()}
 
 
 def ilsvrc(classes=("n01", "n02"), train=4, val=2) -> dict[str, bytes]:
@@ -220,9 +203,9 @@ def tiny_module_given(tmp_path_factory):
 @pytest.fixture
 def tiny_given(tiny_module_given):
     """A copy of it for one test, which may train the network."""
-    return {
-        name: copy.deepcopy(value) if "network" in name else value
-        for name, value in tiny_module_given.items()
+    names = ("network", "initial_network")
+    return tiny_module_given | {
+        name: copy.deepcopy(tiny_module_given[name]) for name in names
     }
 
 

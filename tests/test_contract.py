@@ -23,22 +23,15 @@ NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
 STUDIES = tracked("params/*.yaml")
 REPORTS = tracked("reports/*/*/*.ipynb")
+READ = {path: nbformat.read(path, as_version=4).cells for path in NOTEBOOKS}
 CELLS = {
-    path: [
-        cell
-        for cell in nbformat.read(path, as_version=4).cells
-        if cell.cell_type == "code"
-    ]
-    for path in NOTEBOOKS
+    path: [cell for cell in READ[path] if cell.cell_type == "code"] for path in READ
 }
-SOURCES = {
-    path: "\n".join(cell.source for cell in cells) for path, cells in CELLS.items()
-}
+SOURCES = {path: "\n".join(cell.source for cell in CELLS[path]) for path in CELLS}
+MODULES = [path.relative_to(PROJECT_ROOT).with_suffix("").parts for path in HELPERS]
 TREES = {
-    ".".join(path.relative_to(PROJECT_ROOT).with_suffix("").parts): ast.parse(
-        path.read_text()
-    )
-    for path in HELPERS
+    ".".join(parts): ast.parse(path.read_text())
+    for parts, path in zip(MODULES, HELPERS, strict=True)
 }
 # Parameters that ``Study.of`` reads.
 BY_STUDY = {"minimum_train_accuracy", "device", "jobs"}
@@ -73,9 +66,8 @@ def test_a_notebook_defines_nothing_and_finds_what_it_asks_of_helpers(path):
     for node in nodes(tree, ast.Attribute):
         module = modules.get(getattr(node.value, "id", ""), "")
         if module in TREES:
-            assert hasattr(importlib.import_module(module), node.attr), ast.unparse(
-                node
-            )
+            has_it = hasattr(importlib.import_module(module), node.attr)
+            assert has_it, ast.unparse(node)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

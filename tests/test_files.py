@@ -11,9 +11,7 @@ import torch
 
 from helpers import files
 from helpers.files import (
-    PROJECT_ROOT,
     complete_or_absent,
-    from_root,
     inside,
     read_json,
     write_json,
@@ -42,14 +40,6 @@ def test_names_that_leave_a_folder_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="leaves the folder"):
         inside(tmp_path, name)
     assert inside(tmp_path, "a/b..c") == tmp_path.resolve() / "a/b..c"
-
-
-def test_paths_are_those_of_the_project_wherever_the_kernel_starts(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    assert from_root("notebooks") == PROJECT_ROOT / "notebooks"
-    assert from_root(tmp_path) == tmp_path
 
 
 @pytest.mark.parametrize("length", [-1, 60, 0])

@@ -80,15 +80,10 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
     assert len(models) == 8
     scores = pd.read_parquet(table_of(report, "scores.parquet"))
     assert not scores["measure"].eq("iou").any()
-    for measure in ("gi_score", "pal_score", "mixup_accuracy"):
-        values = scores[scores["measure"] == measure]
-        assert set(values["model_id"]) == models
-        # Pal is undefined where a curve begins at 0, as an untrained network's may.
-        assert values["value"].notna().mean() > 0.5
+    values = scores[scores["measure"] == "gi_score"]
+    assert set(values["model_id"]) == models and values["value"].notna().all()
     curves = pd.read_csv(table_of(report, "perturbation_curves.csv"))
     assert curves.groupby("perturbation").size().eq(3).all()
-    assert {"intra input", "rotation"} <= set(curves["perturbation"])
-    assert (report / "10_all_measures/figures/response-curves.png").is_file()
 
 
 def test_arms_of_the_looking_experiment_are_trained_looked_at_and_judged(tmp_path):

@@ -38,9 +38,8 @@ def project(tmp_path):
         write_notebook(tmp_path, stem, source)
 
     def of(content, *options, name="mine", **more):
-        (tmp_path / f"params/{name}.yaml").write_text(
-            content if isinstance(content, str) else yaml.safe_dump(content)
-        )
+        text = content if isinstance(content, str) else yaml.safe_dump(content)
+        (tmp_path / f"params/{name}.yaml").write_text(text)
         return load(name, *options, root=tmp_path, **more)
 
     of.root = tmp_path
@@ -49,18 +48,13 @@ def project(tmp_path):
 
 
 def test_values_are_the_files_the_common_ones_and_those_of_the_command(project):
-    study = project(
-        {
-            "common": {"images": 7, "rate": 1},
-            "notebooks": {"04_four": {"rate": 1e-3}, "01_one": {}, "02_two": None},
-        },
-        ["04_four.images=9", "jobs=2"],
-    )
+    notebooks = {"04_four": {"rate": 1e-3}, "01_one": {}, "02_two": None}
+    content = {"common": {"images": 7, "rate": 1}, "notebooks": notebooks}
+    study = project(content, ["04_four.images=9", "jobs=2"])
     places = {"work_dir": "work", "reports_dir": "reports", "study": "mine"}
     assert [item.notebook for item in study.executions] == [*CELLS]
-    assert [item.after for item in study.executions] == [
-        *((), ("01_one",), ("01_one", "02_two"))
-    ]
+    after = [item.after for item in study.executions]
+    assert after == [(), ("01_one",), ("01_one", "02_two")]
     one, two, four = (item.parameters for item in study.executions)
     assert one == {"images": 7, "class_ids": ["a", "b"]} | places
     assert two == {"rate": 1.0, "shard": "", "jobs": 2} | places
@@ -72,11 +66,8 @@ def test_values_are_the_files_the_common_ones_and_those_of_the_command(project):
 
 def test_a_study_that_extends_another_shares_its_work_and_its_claims(project):
     claim = {"claim": "x", "measure": "iou", "question": "r_gap", "side": "below"}
-    base = {
-        "claims": [claim],
-        "notebooks": {"01_one": {"images": 9}, "04_four": {"rate": 3.0}},
-    }
-    project(base, name="base")
+    notebooks = {"01_one": {"images": 9}, "04_four": {"rate": 3.0}}
+    project({"claims": [claim], "notebooks": notebooks}, name="base")
     study = project({"extends": "base", "run": ["04_four"], "common": {"rate": 2.0}})
     (four,) = study.executions
     assert four.parameters["rate"] == 2.0

@@ -75,9 +75,7 @@ def test_what_changed_runs_again_and_what_failed_leaves_the_report_as_it_was(pro
     assert ran(project)[0] == "01"
 
 
-def test_each_combination_of_a_sweep_has_a_folder_and_one_that_fails_costs_itself(
-    project,
-):
+def test_each_combination_has_a_folder_and_one_that_fails_costs_itself(project):
     project.notebook("03_c", *THIRD, "assert c < 0.3 or d == 'x', 'too much'")
     project.study(notebooks={"03_c": {}})
     code, output = project.run(vary=["03_c.c=0.2,0.4", "03_c.d=x,y"])
@@ -86,9 +84,8 @@ def test_each_combination_of_a_sweep_has_a_folder_and_one_that_fails_costs_itsel
     told = "03_c@c=0.4,d=y failed: cell 3 (assert c < 0.3 or d == 'x', 'too much')"
     assert told in output
     folder = project.root / "reports/demo/sweeps/03_c"
-    assert {path.name for path in folder.iterdir()} == {
-        *("c=0.2,d=x", "c=0.2,d=y", "c=0.4,d=x", "c=0.4,d=y")
-    }
+    names = {f"c={c},d={d}" for c in (0.2, 0.4) for d in "xy"}
+    assert {path.name for path in folder.iterdir()} == names
     assert (folder / "c=0.4,d=x/03_c/tables/03.csv").read_text() == "(0.4, 'x')"
     failed = folder / "c=0.4,d=y/03_c.failed/03_c.ipynb"
     assert "AssertionError" in str(nbformat.read(failed, 4).cells)
@@ -106,12 +103,9 @@ def test_wrong_names_and_values_are_told_before_anything_runs(project):
 
 
 def test_shares_end_before_the_cell_that_sums_up_and_the_whole_comes_after(project):
-    project.notebook(
-        "02_b",
-        'b: int = 2  # b\nshard: str = ""  # share',
-        NOTED.format("02", "shard"),
-        ('open("ran.txt", "a").write("sum ")', "closing"),
-    )
+    declared = 'b: int = 2  # b\nshard: str = ""  # share'
+    sums_up = ('open("ran.txt", "a").write("sum ")', "closing")
+    project.notebook("02_b", declared, NOTED.format("02", "shard"), sums_up)
     project.study(notebooks={"02_b": {}}, shares={"02_b": 2})
     code, output = project.run()
     assert code == 0, output
@@ -136,9 +130,8 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(project, numb
         time.sleep(0.05)
     process.send_signal(number)
     process.communicate()
-    for _ in range(400):
-        if not at_work(project.root):
-            break
+    end = time.monotonic() + 20
+    while at_work(project.root) and time.monotonic() < end:
         time.sleep(0.05)
     assert at_work(project.root) == []
     assert not (project.root / "reports/demo/02_b").exists()

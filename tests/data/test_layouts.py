@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from helpers.data import layouts
-from helpers.data.layouts import split_of
 from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc
 from tests.data.conftest import (
     cifar10,
@@ -61,18 +60,6 @@ def test_a_source_of_another_layout_is_refused_by_name_and_what_it_is(load, layo
         load(files, layout)
     with pytest.raises(ValueError, match=r"read as class_folders, .*, and a study nee"):
         load(files)
-
-
-@pytest.mark.parametrize(
-    ("paths", "split"),
-    [
-        (("Train", "seg_train", "trainA", "a/train.X1"), "train"),
-        (("val2017", "valid", "test1", "train/validation"), "test"),
-        (("trainers", "valley", "testudo", "eval", "dev", ""), ""),
-    ],
-)
-def test_a_split_is_a_whole_word(paths, split):
-    assert {split_of(path) for path in paths} == {split}
 
 
 # --- folders of classes ---

@@ -1,6 +1,5 @@
 import numpy as np
 import pandas as pd
-import pytest
 import torch
 from matplotlib import pyplot as plt
 
@@ -48,20 +47,6 @@ def differences_of(count):
     models = models[models["repeat"] < count]
     outcomes = ["gap", "gap_given_training_accuracy"]
     return paired_table(models, [CONTRAST], outcomes)
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_differences_are_drawn_at_their_values_with_intervals_from_three_pairs(count):
-    differences = differences_of(count)
-    figure = looking.differences_figure(differences)
-    panel = next(ax for ax in figure.axes if ax.get_xlabel() == "gap (points)")
-    means = [np.subtract(*pair) for pair in zip(*GAPS.values(), strict=True)][:count]
-    assert panel.lines[1].get_xdata() == pytest.approx([np.mean(means)])
-    segments = panel.collections[0].get_segments()
-    ends = [segment[:, 0].tolist() for segment in segments if len(segment)]
-    interval = differences.loc[0, ["low", "high"]].tolist()
-    assert ends == ([pytest.approx(interval)] if count == 3 else [])
-    plt.close("all")
 
 
 def test_the_contrast_is_told_with_what_could_have_been_told():

@@ -65,14 +65,12 @@ def test_a_figure_is_written_closed_numbered_and_captioned_and_no_name_is_live(r
 
 
 @pytest.mark.parametrize("published", [0.1, 0.2])
-def test_a_published_figure_is_shown_where_the_parameters_are_the_same(
-    report, published
-):
+def test_a_published_figure_is_shown_where_parameters_are_the_same(report, published):
     opened, shown = report
     opened.parameters = SimpleNamespace(threshold=0.1, device="cpu")
     assert not opened.repeats_published
-    theirs = {"threshold": published, "device": "cuda"}
-    content = nbformat.v4.new_notebook(metadata={"papermill": {"parameters": theirs}})
+    theirs = {"parameters": {"threshold": published, "device": "cuda"}}
+    content = nbformat.v4.new_notebook(metadata={"papermill": theirs})
     (opened.folder / "figures").mkdir(parents=True)
     nbformat.write(content, opened.folder / "01_data_subset.ipynb")
     curve().savefig(opened.folder / "figures/curve.png")

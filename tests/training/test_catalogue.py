@@ -81,14 +81,9 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
 
 
 def test_late_changes_by_hand():
-    history = pd.DataFrame(
-        {
-            "run_id": "r",
-            "epoch": range(1, 12),
-            "train_loss": [4.0, 2.0, 3.0, *[2.0] * 8],
-            "train_accuracy": [0.0, 0.5, *[0.6] * 9],
-        }
-    )
+    history = pd.DataFrame({"run_id": "r", "epoch": range(1, 12)})
+    history["train_loss"] = [4.0, 2.0, 3.0, *[2.0] * 8]
+    history["train_accuracy"] = [0.0, 0.5, *[0.6] * 9]
     changes = catalogue.late_changes(history)
     assert changes.index.tolist() == [("r", epoch) for epoch in range(2, 12)]
     expected = [-1, 0.5, -0.5, *[0] * 7]  # of the range from 4 to 2

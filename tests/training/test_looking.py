@@ -6,7 +6,6 @@ import pytest
 import torch
 from scipy.special import rel_entr, softmax
 
-from helpers.data.images import ImageSet
 from helpers.networks import resnet
 from helpers.networks.hooks import captured_output
 from helpers.training import looking, run
@@ -78,10 +77,7 @@ def test_controls_take_the_boxes_of_other_images_each_once(data, config):
 
 
 def test_a_guide_without_boxes_is_refused(data, config):
-    pictures = data.train
-    bare = ImageSet(
-        pictures.images, pictures.labels, 0 * pictures.boxes, pictures.names
-    )
+    bare = replace(data.train, boxes=0 * data.train.boxes)
     assert guide_of_run(config, bare) is None
     with pytest.raises(ValueError, match=r"'map_in_box 1' needs boxes"):
         guide_of_run(replace(config, looking="map_in_box 1"), bare)
