@@ -98,9 +98,9 @@ def mask_metrics(
         total: pixels of all images together.
 
     Returns:
-        Metrics by name, in [0, 1], larger is better. 0 / 0 is NaN, and so is a mean
-        with it; of background and object, one without pixels is left out of
-        frequency_weighted_iou.
+        Metrics by name, in [0, 1], larger is better; and the number of pixels. 0 / 0 is
+        NaN, and so is a mean with it; of background and object, one without pixels is
+        left out of frequency_weighted_iou.
     """
     # Background, and object, (2,) each.
     correct = np.array([total - marked - annotated + common, common], dtype=float)
@@ -111,9 +111,12 @@ def mask_metrics(
         return {
             "pixel_accuracy": correct.sum() / np.float64(total),
             "mean_pixel_accuracy": (correct / actual).mean(),
+            "iou_background": iou[0],
             "iou_object": iou[1],
             "mean_iou": iou.mean(),
             "frequency_weighted_iou": np.nansum(actual * iou) / np.float64(total),
+            "object_fraction": annotated / np.float64(total),
+            "pixels": total,
         }
 
 
@@ -151,8 +154,7 @@ def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
     upper_left = torch.maximum(one, other)[..., :2]
     lower_right = torch.minimum(one, other)[..., 2:]
     common = (lower_right - upper_left).clamp(min=0).prod(-1)
-    sides = [each[..., 2:] - each[..., :2] for each in (one, other)]
-    areas = [each.prod(-1) for each in sides]
+    areas = [(each[..., 2:] - each[..., :2]).prod(-1) for each in (one, other)]
     best = iou_of_counts(common, *areas).nan_to_num(0).amax(-1)
     return best.where(is_box(boxes).any(-1), torch.nan)
 

@@ -14,8 +14,8 @@ from scipy.special import log_softmax, logsumexp
 from torch import Tensor, nn
 
 from helpers.data.images import StudyData
+from helpers.measures.passes import Classifier
 from helpers.networks import resnet
-from helpers.networks.hooks import prepared
 from helpers.scores.models import Model
 from helpers.scores.store import Records, Store
 
@@ -249,7 +249,6 @@ def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Recor
     return store.each(models, parts, compute, needed=False)
 
 
-@torch.inference_mode()
 def logits_of(
     network: nn.Module,
     images: Tensor,
@@ -269,11 +268,8 @@ def logits_of(
     """
     # A processor's cache holds the outputs of layers for few images only.
     batch_size = 512 if torch.device(device).type == "cuda" else 64
-    logits = [
-        network(prepared(pixels, normalise, device)).float()
-        for pixels in images.split(batch_size)
-    ]
-    return torch.cat(logits).cpu()
+    classifier = Classifier(network, normalise, device, batch_size)
+    return classifier.logits(images).float().cpu()
 
 
 def predicted_classes(record: Mapping[str, NDArray[Any]]) -> NDArray[np.integer]:

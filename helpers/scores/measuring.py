@@ -246,23 +246,18 @@ def _recorded_values(scores: pd.DataFrame) -> dict[str, Any]:
     return values
 
 
-def with_measures(
-    catalogue: pd.DataFrame, scores: pd.DataFrame, listing: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     """Join scores to a table of models.
 
     Args:
         catalogue: a row per model.
         scores: of ``Records.scores``.
-        listing: measures that get a column, as ``registry.columns`` lists them; None
-            takes all.
 
     Returns:
         The catalogue with a column per measure and variant, see ``registry.columns``;
         NaN where a model has none.
     """
-    listing = registry.columns() if listing is None else listing
-    named = listing.merge(scores, on=["measure", "variant"])
+    named = registry.columns().merge(scores, on=["measure", "variant"])
     wide = named.pivot(index="model_id", columns="column", values="value")
     in_order = wide[named["column"].unique()]
     return catalogue.merge(in_order, how="left", left_on="model_id", right_index=True)

@@ -312,9 +312,12 @@ def test_mask_metrics_by_hand():
     expected = {
         "pixel_accuracy": 7 / 10,
         "mean_pixel_accuracy": (4 / 6 + 3 / 4) / 2,
+        "iou_background": 4 / 7,
         "iou_object": 3 / 6,
         "mean_iou": (4 / 7 + 3 / 6) / 2,
         "frequency_weighted_iou": (6 * 4 / 7 + 4 * 3 / 6) / 10,
+        "object_fraction": 0.4,
+        "pixels": 10,
     }
     found = localize.mask_metrics(marked=5, annotated=4, common=3, total=10)
     assert found == pytest.approx(expected)
@@ -332,4 +335,5 @@ def test_without_any_object_what_is_undefined_is_nan():
         for name in ("frequency_weighted_iou", "pixel_accuracy"):
             assert found[name] == 1 - called / 4
     nothing = localize.mask_metrics(0, 0, 0, 0)
+    assert nothing.pop("pixels") == 0
     assert np.isnan(list(nothing.values())).all()

@@ -167,7 +167,7 @@ def test_explorers_show_the_correlations_of_the_text(study):
     titles = dict(zip(listing["column"], listing["title"], strict=True))
     scores = read(study.report, "scores", ".parquet")
     analysed = study.table[study.table["left_out"] == ""]
-    models = with_measures(analysed, scores, listing)
+    models = with_measures(analysed, scores)
     of_measures = explore.measures(models, titles)
     shown = {row["title"]: row["values"] for row in of_measures["measures"]}
     for title, r in published.items():
