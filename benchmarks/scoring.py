@@ -155,7 +155,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
             )
             for method, formula in CLOSED_FORMS
         ]
-        of_forms = [localize.iou_at(each, masks, THRESHOLDS) for each in found]
+        of_forms = [localize.iou_at(each, masks, THRESHOLDS)[..., 0] for each in found]
         scores.append(torch.stack(of_forms).cpu())
         logits.append(out.cpu())
         maps.append(found[0].cpu())

@@ -370,24 +370,21 @@ def _points_into(batch: _Batch) -> Tensor:
     return batch.objects.take_along_dim(pixel.view(-1, 1, 1), 2).squeeze(2)
 
 
-def iou_at(maps: Tensor, masks: Tensor, thresholds: Sequence[float]) -> Tensor:
+def iou_at(
+    maps: Tensor, masks: Tensor, thresholds: Sequence[float], shuffles: int = 0
+) -> Tensor:
     """IoU of thresholded maps with masks; Du et al. 2024, equations (3) and (4).
 
     Args:
         maps: (N, h, w) normalised, in [0, 1].
         masks: (N, S, S) bool, of objects.
         thresholds: T of them, in (0, 1].
+        shuffles: K other images, with whose objects each map is compared too.
 
     Returns:
-        (T, N) in [0, 1]; NaN where a mask of an object is empty or a map not finite.
+        (T, N, 1 + K) in [0, 1], with the own object first; NaN where a mask of an
+        object is empty or a map not finite.
     """
-    return _ious(maps, masks, thresholds, shuffles=0)[..., 0]
-
-
-def _ious(
-    maps: Tensor, masks: Tensor, thresholds: Sequence[float], shuffles: int
-) -> Tensor:
-    """IoU at each threshold with the own object and with others, (T, N, 1 + K)."""
     batches = []
     for batch in _batches(maps, masks, shuffles):
         cuts = [cut(batch.enlarged, threshold).flatten(1) for threshold in thresholds]
@@ -484,7 +481,7 @@ def at_thresholds(
     masks = _masks_of_boxes(torch.as_tensor(boxes), size)
     tables = {}
     for model, of_model in enumerate(maps):
-        ious = _ious(from_integers(of_model), masks, thresholds, SHUFFLES)
+        ious = iou_at(from_integers(of_model), masks, thresholds, SHUFFLES)
         means = {
             "iou": ious[..., 0].double().nanmean(1),
             "iou_above_shuffled": _above_chance(ious).nanmean(1),

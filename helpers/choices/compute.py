@@ -58,13 +58,6 @@ ATTRIBUTED = "attributed"
 UNTRAINED = "untrained"
 MASKS = "masks"
 
-# Columns of the paper's choice, but for layer and image size.
-PAPER = {
-    "method": "grad_cam",
-    "formula": CORRECT,
-    "class_used": PREDICTED,
-    "annotation": BOXES,
-}
 # Methods and formulas whose maps are computed from one forward pass; the first is the
 # paper's. In closed form "cam" equals "grad_cam".
 CLOSED_FORMS = (
@@ -209,7 +202,14 @@ def way_of_paper(classifier: Classifier, images: ImageSet) -> Way:
     network = classifier.network
     layer = hooks.last_maps_layer(network, classifier.input(images.images[:1]))
     names = {module: name for name, module in network.named_modules()}
-    return PAPER | {"layer": names[layer], "image_size": images.images.shape[-1]}
+    return {
+        "method": "grad_cam",
+        "formula": CORRECT,
+        "layer": names[layer],
+        "class_used": PREDICTED,
+        "annotation": BOXES,
+        "image_size": images.images.shape[-1],
+    }
 
 
 @torch.no_grad()  # enabled again where a method needs gradients
@@ -364,7 +364,7 @@ def scores_of_ways(
     of_images = {}
     for way, maps in zip(ways, all_maps, strict=True):
         annotated = annotations[way["annotation"]]
-        iou = localize.iou_at(maps, annotated, settings.thresholds)  # (T, N)
+        iou = localize.iou_at(maps, annotated, settings.thresholds)[..., 0]  # (T, N)
         iou = pd.DataFrame(iou.T.double().cpu(), columns=[*settings.thresholds])
         for subset, rows in subsets.items():
             means = _means(iou[rows], "threshold")

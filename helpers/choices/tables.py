@@ -253,7 +253,7 @@ def validity(networks: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:
     both = pd.concat([networks, networks.assign(architecture=TOTAL)])
     means = both.groupby("architecture")[["train_accuracy", "test_accuracy", "iou"]]
     table = table.drop(columns=["threshold", "measure"])
-    table = table[["architecture"]].merge(means.mean().reset_index()).merge(table)
+    table = means.mean().merge(table, how="right", on="architecture")
     ends = zip(table["ci_low"], table["ci_high"], strict=True)
     table = table.assign(
         # The interval alone decides: the claim is that there is no correlation.

@@ -97,8 +97,8 @@ def _publish_values(work: Path, folder: Path, model_id: str) -> None:
             classes = values.argmax(1).astype(np.min_scalar_type(values.shape[1] - 1))
             arrays[f"{part}/predicted"] = classes
         else:
-            is_maps = name.startswith("maps")
-            arrays[key] = values[:IMAGES_WITH_MAPS] if is_maps else values
+            count = IMAGES_WITH_MAPS if name.startswith("maps") else None
+            arrays[key] = values[:count]
     add_values(folder, model_id, scores, arrays)
 
 

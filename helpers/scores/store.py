@@ -152,18 +152,18 @@ class Store:
             models: to be processed.
             words: at the progress bar.
         """
+
+        def example() -> tuple[nn.Module, tuple[int, ...]]:
+            """A network and the shape of a small batch."""
+            return models[0].load(), (_BATCH, *self.shared().train.images.shape[1:])
+
         jobs = self.jobs
         # A mask or a picture is of no network.
         if len(models) > 1 and not self.not_computable(models):
-            jobs = jobs_on(self.device, self.jobs, partial(self._example, models[0]))
+            jobs = jobs_on(self.device, self.jobs, example)
         options = {"shared": self.shared, "device": self.device, "jobs": jobs}
         results = side_by_side(task, models, **options)
         return tqdm(results, words, total=len(models), disable=not models)
-
-    def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...]]:
-        """A network and the shape of a small batch, see ``jobs_on``."""
-        _, *shape = self.shared().train.images.shape
-        return model.load(), (_BATCH, *shape)
 
     def write(
         self,

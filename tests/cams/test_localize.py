@@ -165,27 +165,21 @@ def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps,
         localize.chance_scores(maps, torch.zeros(10, 2, 4), SIZE)
 
 
-def test_a_map_of_zeros_has_no_energy_and_one_pixel_is_no_empty_mask():
-    maps = torch.zeros(2, 4, 4)
-    maps[1, 1, 2] = 1
-    boxes = torch.tensor([[[0, 0, 2, 2]], [[2, 1, 4, 4]]])
-    table = localize.chance_scores(maps, boxes, 4, 0.5)
-    assert table["energy_in_box"].tolist() == [0, 1]
-    assert table["mask_area"].tolist() == [0, 1 / 16]
-
-
-def test_a_rectangle_finds_a_box_that_is_just_half_of_it():
+def test_maps_and_boxes_of_every_or_no_pixel_by_hand():
+    whole, nothing = torch.ones(3, 4, 4), torch.zeros(2, 4, 4)
     half = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 4, 2]], [[0, 0, 4, 1]]])
-    scores = localize.chance_scores(torch.ones(3, 4, 4), half, 4)
-    assert scores["box_iou"].tolist() == [0.5, 0.5, 0.25]
-    assert scores["box_found"].tolist() == [1, 1, 0]
-
-
-def test_an_image_without_a_box_has_no_area_of_boxes_and_lends_none():
-    boxes = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 0, 0]], [[0, 0, 4, 4]]])
-    table = localize.chance_scores(torch.ones(3, 4, 4), boxes, 4)
-    np.testing.assert_array_equal(table["box_area"], [0.5, np.nan, 1])
-    above = table["iou_above_shuffled"]
+    found = localize.chance_scores(whole, half, 4)
+    assert found["box_iou"].tolist() == [0.5, 0.5, 0.25]
+    assert found["box_found"].tolist() == [1, 1, 0]
+    nothing[1, 1, 2] = 1
+    boxes = torch.tensor([[[0, 0, 2, 2]], [[2, 1, 4, 4]]])
+    found = localize.chance_scores(nothing, boxes, 4, 0.5)
+    assert found["energy_in_box"].tolist() == [0, 1]
+    assert found["mask_area"].tolist() == [0, 1 / 16]
+    half[1], half[2] = 0, torch.tensor([0, 0, 4, 4])  # the second lends none
+    found = localize.chance_scores(whole, half, 4)
+    np.testing.assert_array_equal(found["box_area"], [0.5, np.nan, 1])
+    above = found["iou_above_shuffled"]
     np.testing.assert_array_equal(above, [0.5 - 1, np.nan, 1 - 0.5])
 
 
@@ -207,21 +201,11 @@ def random_cases(size, count=24, seed=0):
     return maps, boxes
 
 
-def test_upsampling_has_half_pixel_centres():
-    # From 2 to 4 pixels: the centres lie at -1/4, 1/4, 3/4 and 5/4 of the old pixels, the ends are held.
-    assert upsample(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), 4)[0, 0].tolist() == [
-        0,
-        0.25,
-        0.75,
-        1,
-    ]
-
-
 @pytest.mark.parametrize("size", [8, 33])
 def test_every_threshold_has_the_iou_of_one_and_what_has_no_object_none(size):
     maps, boxes = random_cases(size)
     masks = box_masks(boxes, size)
-    found = iou_at(maps, masks, THRESHOLDS).double().numpy()
+    found = iou_at(maps, masks, THRESHOLDS)[..., 0].double().numpy()
     is_defined = masks.flatten(1).any(1) & maps.isfinite().flatten(1).all(1)
     assert 0 < is_defined.sum() < len(maps)
     for row, threshold in enumerate(THRESHOLDS):
@@ -237,7 +221,7 @@ def test_a_value_that_equals_a_threshold_reaches_it():
     assert (upsample(maps, 2) >= 0.5).int().tolist() == [[[0, 1], [1, 0]]]
     # Pixels at or above: 4, 3, 2, 1, 0; the box is the pixel with 0.25.
     iou = iou_at(maps, box_masks(boxes, 2), [0.1, 0.25, 0.5, 0.75, 0.76])
-    assert iou[:, 0].tolist() == pytest.approx([1 / 4, 1 / 3, 0, 0, 0])
+    assert iou[:, 0, 0].tolist() == pytest.approx([1 / 4, 1 / 3, 0, 0, 0])
 
 
 @pytest.mark.parametrize("threshold", [0.05, 0.4, 0.999])
@@ -307,33 +291,30 @@ def test_a_threshold_outside_of_0_to_1_and_images_without_boxes_are_refused(kept
         localize.at_thresholds(kept_maps, np.zeros((5, 1, 4), int), SIZE, [0.1])
 
 
-def test_mask_metrics_by_hand():
-    # 10 pixels, 4 of them object: 3 found, 1 missed, 2 called wrongly.
-    expected = {
-        "pixel_accuracy": 7 / 10,
-        "mean_pixel_accuracy": (4 / 6 + 3 / 4) / 2,
-        "iou_background": 4 / 7,
-        "iou_object": 3 / 6,
-        "mean_iou": (4 / 7 + 3 / 6) / 2,
-        "frequency_weighted_iou": (6 * 4 / 7 + 4 * 3 / 6) / 10,
-        "object_fraction": 0.4,
-        "pixels": 10,
-    }
-    found = localize.mask_metrics(marked=5, annotated=4, common=3, total=10)
-    assert found == pytest.approx(expected)
-    assert list(found) == list(expected)
-
-
-def test_without_any_object_what_is_undefined_is_nan():
-    # Nowhere called, or called where none is: an IoU of 0 then, but no recall.
-    for called, undefined in (
-        (0, {"mean_pixel_accuracy", "iou_object", "mean_iou"}),
-        (1, {"mean_pixel_accuracy"}),
-    ):
-        found = localize.mask_metrics(called, 0, 0, 4)
-        assert {name for name, value in found.items() if np.isnan(value)} == undefined
-        for name in ("frequency_weighted_iou", "pixel_accuracy"):
-            assert found[name] == 1 - called / 4
-    nothing = localize.mask_metrics(0, 0, 0, 0)
-    assert nothing.pop("pixels") == 0
-    assert np.isnan(list(nothing.values())).all()
+@pytest.mark.parametrize(
+    ("marked", "annotated", "common", "total", "expected"),
+    [
+        # 10 pixels, 4 of them object: 3 found, 1 missed, 2 called wrongly.
+        (
+            *(5, 4, 3, 10),
+            {
+                "pixel_accuracy": 7 / 10,
+                "mean_pixel_accuracy": (4 / 6 + 3 / 4) / 2,
+                "iou_background": 4 / 7,
+                "iou_object": 3 / 6,
+                "mean_iou": (4 / 7 + 3 / 6) / 2,
+                "frequency_weighted_iou": (6 * 4 / 7 + 4 * 3 / 6) / 10,
+                "object_fraction": 0.4,
+            },
+        ),
+        # No object: called nowhere, or where none is, which is an IoU of 0.
+        (0, 0, 0, 4, {"iou_object": np.nan, "frequency_weighted_iou": 1}),
+        (1, 0, 0, 4, {"iou_object": 0, "mean_pixel_accuracy": np.nan}),
+        (0, 0, 0, 0, {"pixel_accuracy": np.nan, "mean_iou": np.nan}),
+    ],
+)
+def test_mask_metrics_by_hand(marked, annotated, common, total, expected):
+    found = localize.mask_metrics(marked, annotated, common, total)
+    assert found["pixels"] == total
+    found = {name: found[name] for name in expected}
+    assert found == pytest.approx(expected, nan_ok=True)

@@ -38,9 +38,6 @@ def test_otsu_leaves_the_least_variance_within_the_groups(levels):
         left = {each: within_variance(values, each) for each in candidates}
         assert threshold in left
         assert left[threshold] == pytest.approx(min(left.values()), rel=1e-9)
-
-
-def test_a_constant_map_has_no_threshold():
     assert machine.otsu_thresholds(torch.full((1, 3, 3), 0.1)).isnan().all()
 
 

@@ -141,13 +141,6 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(
     assert difference < (1e-10 if formula == "torchcam" else 1e-6)
 
 
-def test_a_network_without_a_closed_form_is_refused(given):
-    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
-    classifier = replace(given.classifier, network=network)
-    with pytest.raises(ValueError, match="average"):
-        compute.maps_of_ways([], classifier, given.images, SETTINGS)
-
-
 @pytest.mark.parametrize(("method", "formula"), CLOSED_FORMS)
 @pytest.mark.parametrize("class_used", ["predicted", "true"])
 def test_every_closed_form_is_scored_as_one_by_one(
@@ -165,7 +158,9 @@ def test_every_closed_form_is_scored_as_one_by_one(
     weight = network.fc.weight.detach()
     maps = closed_form_cam(method, features, weight, classes, formula == "torchcam")
     maps = normalise_maps(maps)
-    iou = localize.iou_at(maps, box_masks(images.boxes, 16), SETTINGS.thresholds)
+    iou = localize.iou_at(maps, box_masks(images.boxes, 16), SETTINGS.thresholds)[
+        ..., 0
+    ]
     subsets = {"all": right | ~right, "correct": right, "wrong": ~right}
     keys = {"method": method, "formula": formula, "class_used": class_used}
     fixed = {"layer": "layer4", "annotation": "boxes", "image_size": 16}
@@ -209,7 +204,9 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
     scores = closed_form_scores(given, settings)["scores"]
     row = chosen(scores, annotation="fine_grained", threshold=0.1, subset="all").iloc[0]
     maps = maps_of(given)
-    (iou,) = localize.iou_at(maps[5:], box_masks(given.images.boxes[5:], 16), [0.1])
+    (iou,) = localize.iou_at(maps[5:], box_masks(given.images.boxes[5:], 16), [0.1])[
+        ..., 0
+    ]
     assert row["n"] == len(given.images) - 5
     assert row["value"] == pytest.approx(float(iou.double().mean()), rel=1e-9)
     methods = scores.loc[scores["annotation"] == "fine_grained", "method"]
@@ -233,7 +230,9 @@ def test_every_layer_is_scored_as_captum_would(layer, network, given, sampled):
     maps = captum_grad_cam(
         network, network.get_submodule(layer), pixels, network(pixels).argmax(1)
     )
-    (iou,) = localize.iou_at(normalise_maps(maps), box_masks(images.boxes, 16), [0.3])
+    (iou,) = localize.iou_at(normalise_maps(maps), box_masks(images.boxes, 16), [0.3])[
+        ..., 0
+    ]
     row = chosen(
         sampled["scores"],
         method="grad_cam",
@@ -262,7 +261,7 @@ def test_another_image_size_is_scored_as_a_pass_over_resized_images(
         weight = network.fc.weight
         maps = closed_form_cam("grad_cam", features, weight, logits.argmax(1))
     in_boxes = box_masks(images.boxes, 16)
-    (iou,) = localize.iou_at(normalise_maps(maps), in_boxes, [0.3])
+    (iou,) = localize.iou_at(normalise_maps(maps), in_boxes, [0.3])[..., 0]
     keys = {"method": "grad_cam", "image_size": side, "subset": "all"}
     row = chosen(sampled["scores"], **keys, threshold=0.3).iloc[0]
     assert row["value"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
@@ -382,7 +381,9 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     pixels = normalised(images)
     predicted = network(pixels).argmax(1)
     maps = captum_grad_cam(network, network.layer4, pixels, predicted)
-    (iou,) = localize.iou_at(normalise_maps(maps), box_masks(images.boxes, 16), [0.1])
+    (iou,) = localize.iou_at(normalise_maps(maps), box_masks(images.boxes, 16), [0.1])[
+        ..., 0
+    ]
     is_right = predicted == images.labels
     assert row["train_accuracy"] == pytest.approx(float(is_right.double().mean()))
     # One pixel that rounding moves over the threshold changes an IoU by some 1 / 100.
@@ -401,7 +402,7 @@ def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
     in_boxes = box_masks(given.images.boxes, 16)
     method, formula = CLOSED_FORMS[0]
     expected, of_true = (
-        localize.iou_at(maps_of(given, class_used=class_used), in_boxes, [0.1])[0]
+        localize.iou_at(maps_of(given, class_used=class_used), in_boxes, [0.1])[0, :, 0]
         for class_used in (PREDICTED, TRUE)
     )
     name = compute.name_of_images("iou", method, formula)

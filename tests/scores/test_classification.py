@@ -160,14 +160,6 @@ def test_an_absent_class_is_nan_and_counted_and_in_no_mean(scene):
     assert summary["macro_recall"] == pytest.approx(recall)
 
 
-def test_a_class_never_predicted_has_no_precision_and_an_f1_of_0():
-    logits = [[1, 0, -9], [0, 1, -9], [1, 0, -8]]
-    table = classification.per_class_metrics(logits, [0, 1, 2], ["a", "b", "c"])
-    assert table["precision"].isna().tolist() == [False, False, True]
-    assert table.loc[2, ["recall", "f1"]].tolist() == [0, 0]
-    assert table.loc[2, FORMS].tolist() == [1, 1, 1]  # its ranking is right
-
-
 def test_models_whose_logits_are_not_finite_have_no_metrics(scene, tmp_path):
     logits, labels = scene
     values = {

@@ -83,21 +83,6 @@ def test_what_is_stored_is_not_computed_again(study, records, scored_on, monkeyp
     pd.testing.assert_frame_equal(again.scores(), records.scores())
 
 
-def test_a_setting_decides_the_families_that_read_it_and_no_others(scored_on):
-    for change, family, differs in (
-        ({"flatness_draws": 3}, "localization", False),
-        ({"cam_threshold": 0.5}, "localization", True),
-        ({"cam_threshold": 0.5}, "prediction", False),
-        ({"cam_cut": "quantile"}, "localization", True),
-        ({"flatness_draws": 3}, "flatness", True),
-        ({"seed": 3}, "perturbation", True),
-    ):
-        other = replace(SETTINGS, **change)
-        decisive = measuring.settings_of(family, SETTINGS, scored_on)
-        changed = measuring.settings_of(family, other, scored_on)
-        assert (decisive != changed) == differs, (change, family)
-
-
 def test_every_setting_that_a_measure_reads_decides_its_family():
     """A setting that is left out would leave values of other settings in place."""
     names = {*MeasureSettings.__dataclass_fields__} - {*evidence.INPUTS}
@@ -145,21 +130,6 @@ def test_a_model_without_weights_is_told_and_the_others_are_kept(study, tmp_path
     assert [path.stem for path in tmp_path.glob("scores/*.parquet")] == [
         f"{second}@stop"
     ]
-
-
-def test_a_cell_that_runs_again_replaces_its_measure_and_no_other(lists):
-    def entered(name, value):
-        namespace = {"__name__": "elsewhere", "measure": registry.measure}
-        cell = f'@measure("norms", 1, "x")\ndef {name}(params):\n    return {value}\n'
-        exec(cell, namespace)
-        return registry.MEASURES[name]
-
-    with pytest.raises(ValueError, match="'alpha' already exists"):
-        entered("alpha", "1.0")
-    entered("mine", "1.0")
-    assert entered("mine", "2.0").function(0) == 2.0
-    with pytest.raises(ValueError, match="'iou' already exists"):
-        entered("iou", "1.0")
 
 
 def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(

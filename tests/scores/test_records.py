@@ -182,20 +182,3 @@ def test_a_run_that_was_lost_before_it_was_scored_is_trained_again(published, tm
     records.publish(study.work, folder)
     published_result = done / "runs" / str(first) / "result.json"
     assert read_json(path) == read_json(published_result)
-
-
-def test_what_records_lack_and_would_need_weights_is_told_in_a_sentence(
-    published, tmp_path
-):
-    study, *_, done = published
-    work, folder = copied(done, tmp_path)
-    data = images.read_labels(folder / "images.npz")
-    chosen = models.models_of(work, study.table, data)
-    scored_on = scoring_set.scoring_set(study.table, data, 20)
-    other = MeasureSettings(cam_method="layer_cam")
-    with pytest.raises(NotInRecords, match="their weights and images are needed"):
-        store = Store(work, lambda: data, jobs=1)
-        measuring.score(store, chosen, ["localization"], other, scored_on)
-    with_other_images = {"test_logits": {"data": "other"}}
-    logits = store.each(chosen, with_other_images, lambda *_: {}, needed=False)
-    assert logits.left_out.startswith("The records of study lack test_logits of 2 of 2")
