@@ -10,15 +10,14 @@ from torch import Tensor, fx, nn
 
 from helpers.networks import hooks
 
-# Classes of captum.attr.
-_CAPTUM = {
-    "saliency": "Saliency",
-    "input_x_gradient": "InputXGradient",
-    "integrated_gradients": "IntegratedGradients",
-    "guided_grad_cam": "GuidedGradCam",
-    "occlusion": "Occlusion",
-}
-ATTRIBUTIONS = tuple(_CAPTUM)
+# Each is named as its class of captum.attr.
+ATTRIBUTIONS = (
+    "saliency",
+    "input_x_gradient",
+    "integrated_gradients",
+    "guided_grad_cam",
+    "occlusion",
+)
 _FEWEST_IN_PASS = 64  # images of integrated gradients in one pass, at least
 # Windows of occlusion that fit along a side; a window moves by half of its side.
 _OCCLUSION_WINDOWS = 4
@@ -108,7 +107,8 @@ def attribution_maps(
         arguments = [network]
         if method == "guided_grad_cam":
             arguments.append(hooks.last_maps_layer(network, inputs[:1]))
-        explain = getattr(attr, _CAPTUM[method])(*arguments).attribute
+        explained_by = getattr(attr, method.title().replace("_", ""))
+        explain = explained_by(*arguments).attribute
         values = explain(inputs, target=classes.clone(), **options.get(method, {}))
     values = values.detach()
     return values.abs().amax(1) if method == "saliency" else values.sum(1).relu()

@@ -16,7 +16,6 @@ logit z_c, and ``S_k = sum over ij of A_kij``:
   of the image times A_k, scaled to [0, 1).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -270,33 +269,39 @@ def _plus_plus(
 
     alpha is 0 where g is 0.
     """
-    passes = [(activations, gradient)]
+    squares = gradient**2
+    cubes = gradient**3
     is_smooth = method == "smooth_grad_cam_plus_plus"
     if is_smooth:
-        passes = [_differentiate(noisy) for noisy in _noisy(explained, options)]
-    squares = sum(slope**2 for _, slope in passes) / len(passes)
-    cubes = sum(slope**3 for _, slope in passes) / len(passes)
+        squares, cubes, last = _over_noise(explained, options)
     if not options.torchcam_compat:
         total = activations.sum((2, 3), keepdim=True)
         alpha = torch.where(squares == 0, 0, squares / (2 * squares + total * cubes))
-        return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
-    alpha = squares
-    if is_smooth:
+    elif is_smooth:
         total = (cubes * activations).sum((2, 3), keepdim=True)
         alpha = squares / (2 * squares + total + 1e-8)
-    activations, gradient = passes[-1]
+        activations, gradient = last
+    else:
+        alpha = squares
     return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
 
 
-def _noisy(explained: _MapTarget, options: MapOptions) -> Iterator[_MapTarget]:
-    """Images with noise, as often as it is averaged over."""
+def _over_noise(
+    explained: _MapTarget, options: MapOptions
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Means of g^2 and g^3 over noisy images, and A and g of the last of them."""
     # Drawn on the CPU in single precision, so that a seed means the same noise on every
     # device, and in torchcam.
     generator = torch.Generator().manual_seed(options.seed)
     images = explained.images
+    squares = cubes = 0.0
     for _ in range(options.noise_samples):
         noise = options.noise_std * torch.randn(images.shape, generator=generator)
-        yield explained._replace(images=images + noise.to(images))
+        noisy = explained._replace(images=images + noise.to(images))
+        last = _differentiate(noisy)
+        squares = squares + last[1] ** 2 / options.noise_samples
+        cubes = cubes + last[1] ** 3 / options.noise_samples
+    return squares, cubes, last
 
 
 def _eigen_cam(activations: Tensor) -> Tensor:

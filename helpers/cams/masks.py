@@ -20,7 +20,6 @@ _RESIDUAL_SIDE = 64  # pixels that the spectral residual is computed at
 _GRAB_CUT_ROUNDS = 5
 # Gaussians by which GrabCut models the colours of the object, and of the background.
 _COLOUR_GAUSSIANS = 5
-_MODEL_SIZE = 65  # length of the array of such a model in OpenCV
 
 
 def make_masks(provider: str, images: ImageSet, path: str = "") -> Tensor:
@@ -117,11 +116,8 @@ def spectral_residual_masks(images: Tensor) -> Tensor:
     Returns:
         (N, S, S) bool on the CPU, empty for an image of one colour.
     """
-    masks = []
-    for batch in images.split(256):
-        salient = spectral_residual(batch)
-        masks.append(salient > otsu_thresholds(salient).view(-1, 1, 1))
-    return torch.cat(masks)
+    maps = map(spectral_residual, images.split(256))
+    return torch.cat([each > otsu_thresholds(each).view(-1, 1, 1) for each in maps])
 
 
 def grab_cut_masks(images: Tensor) -> Tensor:
@@ -149,8 +145,8 @@ def grab_cut_masks(images: Tensor) -> Tensor:
             np.ascontiguousarray(image),
             labels,
             None,
-            np.zeros((1, _MODEL_SIZE)),
-            np.zeros((1, _MODEL_SIZE)),
+            None,
+            None,
             _GRAB_CUT_ROUNDS,
             cv2.GC_INIT_WITH_MASK,
         )

@@ -440,7 +440,7 @@ def untrained_networks(
         order = np.random.default_rng(settings.seed).permutation(len(data.test))
         first = slice(settings.images or None)
         train = data.train.subset(settings.scored_on.rows[first])
-        test = data.test.subset(np.sort(order[first]))
+        test = data.test.subset(order[first])
         network = model.load()
         options = {"device": store.device, "cam_threshold": settings.threshold}
         scores = score_network(network, train, ["iou", "training_accuracy"], **options)

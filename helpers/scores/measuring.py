@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from helpers.cams.localize import LESS_CHANCE
 from helpers.measures import evidence, localization, registry, spectra
 from helpers.networks import Undefined
 from helpers.scores.models import Model
@@ -47,13 +48,7 @@ IMAGE_VALUES = {
 }
 # Localization that no threshold decides: what is recorded of it is more exact than what
 # recorded maps of 8 bits give.
-THRESHOLD_FREE = (
-    "energy_in_box",
-    "pointing_game",
-    "area_matched_iou",
-    "pixel_average_precision",
-    "whole_image_floor",
-)
+THRESHOLD_FREE = (*LESS_CHANCE, "whole_image_floor")
 # Measures that depend much on which images are drawn: an image has the value -1, 0 or
 # 1, and most have 0. Drawing images makes the interval of their r over 40 networks 0.27
 # wider, and that of other measures at most 0.02.

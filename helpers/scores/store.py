@@ -180,12 +180,12 @@ class Store:
             settings: that its values depend on.
             record: its values; without scores it gets ``COMPLETE``.
         """
-        key = _keys({part: settings})[part]
+        digest = json_digest(settings)
+        key = f"{part}-{digest}"
         write_json(self.folder / SETTINGS / f"{key}.json", settings)
         scores = record.get("scores", {COMPLETE: 1.0})
         if not isinstance(scores, pd.DataFrame):
             scores = pd.DataFrame(scores.items(), columns=["measure", "value"])
-        digest = key.removeprefix(f"{part}-")
         rows = scores.assign(part=part, settings=digest, weights=model.weights)
         arrays = {
             f"{key}/{name}": np.asarray(array)

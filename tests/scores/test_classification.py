@@ -1,5 +1,8 @@
 """Metrics by hand, by plain loops, and beside scikit-learn and torchmetrics."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -160,31 +163,26 @@ def test_an_absent_class_is_nan_and_counted_and_in_no_mean(scene):
     assert summary["macro_recall"] == pytest.approx(recall)
 
 
-def test_models_whose_logits_are_not_finite_have_no_metrics(scene, tmp_path):
-    logits, labels = scene
-    values = {
-        "first": logits,
-        "second": -logits,
-        "broken": np.full_like(logits, np.nan),
-    }
-    networks = [Model(name, lambda device: None) for name in (*values, "absent")]
-
-    def compute(model, shared, parts):
-        record = {"logits": values[model.model_id].astype(np.float32)}
-        if np.isfinite(record["logits"]).all():
-            metrics = classification.summary_metrics(record["logits"], labels)
-            scores = pd.DataFrame(metrics.items(), columns=["measure", "value"])
-            record["scores"] = scores
-        return {"test_logits": record}
-
-    store = Store(tmp_path, lambda: None, jobs=1)
-    store.each(networks[:3], {"test_logits": {}}, compute)
-    records = store.records(networks, {"test_logits": {}})
+def test_models_whose_logits_are_not_finite_have_no_metrics(tmp_path, tiny_given):
+    images = tiny_given["images"]
+    data = SimpleNamespace(train=images, test=images, fingerprint="made")
+    inputs = 3 * images.images.shape[-1] ** 2
+    first, second, broken = (
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(inputs, 3))
+        for _ in range(3)
+    )
+    torch.nn.init.constant_(broken[1].bias, np.nan)
+    networks = {"first": first, "second": second, "broken": broken}
+    models = [
+        Model(name, lambda device, one=one: one) for name, one in networks.items()
+    ]
+    models.append(replace(models[0], model_id="absent", at_hand=False))
+    store = Store(tmp_path, lambda: data, jobs=1)
+    records = classification.test_logits(store, models, data)
+    assert "1 of 4 models" in records.left_out
     table = classification.metrics_of_models(records)
     assert table["model"].tolist() == ["first", "second"]
-    expected = classification.summary_metrics(-logits.astype(np.float32), labels)
-    assert table.iloc[1].drop("model").to_dict() == pytest.approx(expected)
-    right = classification.correct(records, torch.tensor(labels))
+    right = classification.correct(records, images.labels)
     assert right[:2].mean(1).tolist() == pytest.approx(table["top1"].tolist())
     assert np.isnan(right[3]).all()
 

@@ -66,6 +66,10 @@ def test_a_clone_reads_of_the_records_what_was_computed_elsewhere(published):
     again, right_again = scored(clone, data, table)
     pd.testing.assert_frame_equal(again.scores(), measured.scores())
     np.testing.assert_array_equal(right_again, right)
+    arrays = np.load(next(done.glob("arrays/*.npz"))).files
+    assert {"predicted"} == {
+        name.split("/")[1] for name in arrays if name.startswith("test_logits")
+    }
     for model_id in measured.complete:
         record = measured.record("localization", model_id)
         of_clone = again.record("localization", model_id)
@@ -76,19 +80,6 @@ def test_a_clone_reads_of_the_records_what_was_computed_elsewhere(published):
     pd.testing.assert_frame_equal(
         catalogue.histories(clone, ids), catalogue.histories(study.work, ids)
     )
-
-
-def test_logits_and_features_are_left_out_and_metrics_stay(published):
-    study, *_, clone, _ = published
-    chosen = models.models_of(study.work, study.table, study.data)
-    tables = []
-    for work in (study.work, clone):
-        store = Store(work, lambda: study.data, jobs=1)
-        logits = classification.test_logits(store, chosen, study.data)
-        tables.append(classification.metrics_of_models(logits))
-    pd.testing.assert_frame_equal(*tables)
-    published_record = logits.record("test_logits", chosen[0].model_id)
-    assert set(published_record) == {"scores", "predicted"}
 
 
 def test_records_keep_what_the_folder_of_work_lacks(published, tmp_path):
