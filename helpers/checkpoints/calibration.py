@@ -138,9 +138,9 @@ def errors_across_studies(
 
     Returns:
         A row per other study and predictor: trained_on, measure (a column, or a key of
-        ``primary.TITLES``), title, n networks, and error_points with error_points_low
-        and _high, over the networks that have the predictor; NaN where those of the
-        other study have none. No rows without other studies.
+        ``primary.TITLES``), title, and over the n networks that have the predictor
+        error_points with error_points_low and _high; NaN where those of the other study
+        have none. No rows without other studies.
     """
     new = with_log_train_loss(models)
     bootstrap = primary.by_kinds(Bootstrap(new))
@@ -159,9 +159,10 @@ def errors_across_studies(
             primary.held_out_errors(columns, gap, is_new, fewest=2)[is_new]
             for columns in known.values()
         ]
-        error = bootstrap.mean(np.stack(errors, axis=1)).drop(columns="_smallest")
+        of_networks = np.stack(errors, axis=1)
+        error = bootstrap.mean(of_networks).drop(columns="_smallest")
         table = pd.DataFrame({"trained_on": name, "measure": [*known]})
         table["title"] = table["measure"].map({**measures, **primary.TITLES})
-        table["n"] = len(new)
+        table["n"] = np.isfinite(of_networks).sum(0)
         tables.append(table.join(error.add_prefix("error_points")))
     return pd.concat(tables, ignore_index=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.stats
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from helpers.statistics.correlate import (
     CONFIGURATION,
@@ -188,16 +188,17 @@ def sign_errors(
     gaps: Array,
     *,
     test_images: int,
-) -> Array:
+) -> tuple[Array, NDArray[np.bool_]]:
     """Sign error of each measure in its worst environment.
 
-    Dziugaite et al. 2020, equation (4) and Figure 1. An environment is a change of one
-    hyperparameter between two levels: all pairs of models that differ in it alone. In
-    the paper, whose grid has many repeats, the other hyperparameters of an environment
-    have one value each, so that errors are not comparable with the paper's. Its error
-    is the mean of ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``,
-    with C = -direction * measure; it counts if its effective number of pairs is at
-    least ``MINIMUM_SAMPLE``. A pair without a value of the measure has no weight.
+    Dziugaite et al. 2020, equation (4), section 4 and Figure 1. An environment is two
+    configurations that differ in one hyperparameter. Its error is the mean of
+    ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``, with
+    C = -direction * measure; it counts if its effective number of pairs is at least
+    ``MINIMUM_SAMPLE``. If none counts, environments are pooled: all pairs that differ
+    only in one hyperparameter, between the same two levels, make one environment.
+    Pooled errors are not comparable with the paper's. A pair without a value of the
+    measure has no weight.
 
     Args:
         models: a row per model.
@@ -207,7 +208,8 @@ def sign_errors(
         test_images: number of test images of each gap.
 
     Returns:
-        (D, M) largest error in [0, 1] of the environments that count, NaN without one.
+        (D, M) largest error in [0, 1] of the environments that count, NaN without one;
+        and (M,) whether environments are pooled.
     """
     values = models[list(directions)].to_numpy(float)
     values = np.where(np.isfinite(values), values, np.nan)
@@ -215,17 +217,39 @@ def sign_errors(
     levels = [pd.factorize(models[name])[0] for name in axes]
     levels = np.reshape(levels, (len(axes), len(models)))
     differ = levels[:, :, None] != levels[:, None]  # (axes, n, n)
-    axis, left, right = np.nonzero(np.triu(differ & (differ.sum(0) == 1)))
-    ends = np.sort([levels[axis, left], levels[axis, right]], axis=0)
-    signs = np.sign(complexities[left] - complexities[right])  # (pairs, M)
-    worst = np.full((len(gaps), len(directions)), np.nan)
-    for pairs in _groups(pd.DataFrame(ends.T).assign(axis=axis)):
-        difference = gaps[:, left[pairs]] - gaps[:, right[pairs]]
+    axis, *pairs = np.nonzero(np.triu(differ & (differ.sum(0) == 1)))
+    left, right = pairs
+    signs = np.sign(complexities[left] - complexities[right])
+    differences = gaps[:, left] - gaps[:, right]
+    configurations = np.unique(levels, axis=1, return_inverse=True)[1]
+    errors = []
+    for ends in (configurations[pairs], levels[axis, pairs]):
+        environment = pd.DataFrame(np.sort(ends, axis=0).T).assign(axis=axis)
+        errors.append(_worst(differences, signs, _groups(environment), test_images))
+    alone, pooled = errors
+    is_pooled = np.isnan(alone[0])
+    return np.where(is_pooled, pooled, alone), is_pooled
+
+
+def _worst(
+    differences: Array, signs: Array, environments: list[Rows], test_images: int
+) -> Array:
+    """Largest error (D, M) of the environments that are large enough.
+
+    Args:
+        differences: (D, pairs) of gaps.
+        signs: (pairs, M) of the differences of complexities, NaN where undefined.
+        environments: pairs of each.
+        test_images: see ``sign_errors``.
+    """
+    worst = np.full((len(differences), signs.shape[1]), np.nan)
+    for members in environments:
+        difference = differences[:, members]
         weights = noise_weights(difference, test_images)
-        is_defined = np.isfinite(signs[pairs])
+        is_defined = np.isfinite(signs[members])
         total = weights @ is_defined
         enough = total**2 >= MINIMUM_SAMPLE * (weights**2 @ is_defined)
-        agreement = (weights * np.sign(difference)) @ np.nan_to_num(signs[pairs])
+        agreement = (weights * np.sign(difference)) @ np.nan_to_num(signs[members])
         agreement /= np.where(enough & (total > 0), total, np.nan)
         # Rounded, so that full agreement has an error of exactly 0.
         worst = np.fmax(worst, np.round(np.abs((1 - agreement) / 2), 12))
@@ -250,13 +274,16 @@ def conditional_table(
         permutations: number of random ones.
 
     Returns:
-        A row per measure, with p adjusted by maxT (a low sign error is extreme).
+        A row per measure, with p adjusted by maxT (a low sign error is extreme), and
+        whether environments of the sign error are pooled.
     """
     models = bootstrap.models
     names = list(directions)
     gaps = _permuted_gaps(models, permutations, bootstrap.seed)
     information = conditional_information(models, names, axes, gaps)
-    errors = sign_errors(models, directions, axes, gaps, test_images=test_images)
+    errors, pooled = sign_errors(
+        models, directions, axes, gaps, test_images=test_images
+    )
     return pd.DataFrame(
         {
             "measure": names,
@@ -267,6 +294,7 @@ def conditional_table(
             ],
             "sign_error": errors[0],
             "sign_error_p_adjusted": against_chance(-errors)["p_adjusted"],
+            "pooled": pooled,
         }
     )
 

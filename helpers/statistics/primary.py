@@ -281,16 +281,17 @@ def _errors(bootstrap: Bootstrap, predictors: Mapping[str, Array]) -> pd.DataFra
     """Errors of predictors on held-out kinds, see ``primary_table``."""
     models = bootstrap.models
     gap = models["gap"].to_numpy(float)
-    of_kinds, of_twins = (
-        pd.DataFrame(
-            {
-                name: held_out_errors(columns, gap, models[folds])
-                for name, columns in predictors.items()
-            },
-            models.index,
-        )
-        for folds in ("kind", "twins")
-    )
+
+    def errors_of(predictors: Mapping[str, Array], folds: str) -> pd.DataFrame:
+        """A column per predictor, each group of networks held out in turn."""
+        errors = {
+            name: held_out_errors(columns, gap, models[folds])
+            for name, columns in predictors.items()
+        }
+        return pd.DataFrame(errors, models.index, dtype=float)
+
+    of_kinds = errors_of(predictors, "kind")
+    of_twins = errors_of(predictors, "twins")
     table = bootstrap.mean(of_kinds.to_numpy()).drop(columns="_smallest")
     table = table.add_prefix("error_with").set_axis([*predictors])
     table["error_with_twins"] = of_twins.mean()
@@ -298,15 +299,21 @@ def _errors(bootstrap: Bootstrap, predictors: Mapping[str, Array]) -> pd.DataFra
     best = table["error_with_twins"][is_baseline].fillna(np.inf).idxmin()
     names = table.index[~is_baseline]
     table.loc[names, "best_baseline"] = best
-    for question, errors, rival in (
-        ("saved_error_points", of_kinds, TRAINING),
-        ("saved_from_best_points", of_twins, best),
+    for question, folds, rival, errors in (
+        ("saved_error_points", "kind", TRAINING, of_kinds),
+        ("saved_from_best_points", "twins", best, of_twins),
     ):
-        points = errors[[rival]].to_numpy() - errors[names].to_numpy()
+        # A column of 0 adds nothing, but leaves out the networks without a value.
+        rivals = {
+            name: np.column_stack([predictors[rival], 0 * predictors[name][:, -1]])
+            for name in names
+        }
+        without = errors_of(rivals, folds)
+        points = (without - errors[names]).to_numpy()
         # Errors of twins are alike: their signs flip together.
         p = sign_flip_p(points, models["twins"], bootstrap.seed)
         saved = bootstrap.mean(points).assign(_p=p).add_prefix(question)
         table = table.join(saved.set_axis(names))
     table.loc[names, "saved_from_best_points_p_adjusted"] = holm(p)
-    table.loc[names, "error_best_twins"] = of_twins[best].mean()
+    table["error_best_twins"] = without.mean()
     return table.rename_axis("measure").reset_index()

@@ -163,7 +163,7 @@ def sign_errors(table, measures, axes=tuple(FEW_AXES), test_images=10_000):
     return b.sign_errors(table, measures, axes, gaps, test_images=test_images)
 
 
-def by_loops(table, measure, direction, images):
+def by_loops(table, measure, direction, images, pooled):
     """The definition, one pair of models at a time: errors of environments that count."""
     axes = list(FEW_AXES)
     cells = dict(list(table.groupby(axes)))
@@ -173,7 +173,7 @@ def by_loops(table, measure, direction, images):
         if len(different) != 1:
             continue
         i = different[0]
-        name = (i, *sorted((key[i], other[i])))
+        name = (i, *sorted((key[i], other[i]))) if pooled else (i, key, other)
         for x, y in itertools.product(one.to_dict("records"), two.to_dict("records")):
             change = x["gap"] - y["gap"]
             certainty = max(0, 1 - 2 * np.exp(-images * change**2 / 2))
@@ -188,27 +188,28 @@ def by_loops(table, measure, direction, images):
     return errors
 
 
-@pytest.mark.parametrize("minimum", [4, 12])
+@pytest.mark.parametrize(("repeats", "minimum"), [(5, 4), (5, 12), (3, 12)])
 @pytest.mark.parametrize(("measure", "direction"), [("good", 1), ("norm", -1)])
 def test_the_worst_environment_is_that_of_a_loop_over_all_pairs(
-    monkeypatch, measure, direction, minimum
+    monkeypatch, measure, direction, repeats, minimum
 ):
     monkeypatch.setattr(b, "MINIMUM_SAMPLE", minimum)
-    table = catalogue(3, axes=FEW_AXES)
-    worst = sign_errors(table, {measure: direction}, test_images=5000)
-    errors = by_loops(table, measure, direction, 5000)
-    assert len(errors) > 1
+    table = catalogue(repeats, axes=FEW_AXES)
+    worst, is_pooled = sign_errors(table, {measure: direction}, test_images=5000)
+    pooled = repeats == 3
+    errors = by_loops(table, measure, direction, 5000, pooled)
+    assert is_pooled.tolist() == [pooled] and len(errors) > 1
     assert worst[0, 0] == pytest.approx(max(errors), abs=1e-12)
 
 
 def test_perfect_is_0_reversed_is_1_and_a_constant_one_half():
     table = catalogue(4, axes=FEW_AXES).assign(reversed=lambda t: -t["good"])
     table.loc[[3, 17], "norm"] = [np.nan, np.inf]
-    worst = sign_errors(table, {"good": 1, "reversed": 1, "constant": 1, "norm": -1})
+    worst, _ = sign_errors(table, {"good": 1, "reversed": 1, "constant": 1, "norm": -1})
     assert worst[0, :3].tolist() == [0, 1, 0.5]
-    alone = sign_errors(table.drop(index=[3, 17]), {"norm": -1})
+    alone, _ = sign_errors(table.drop(index=[3, 17]), {"norm": -1})
     assert worst[0, 3] == pytest.approx(alone[0, 0], abs=1e-12)
-    assert np.isnan(sign_errors(table, {"good": 1}, [])).all()
+    assert np.isnan(sign_errors(table, {"good": 1}, [])[0]).all()
 
 
 # Tables

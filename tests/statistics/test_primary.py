@@ -152,3 +152,13 @@ def test_the_order_in_which_networks_stand_changes_nothing():
     turns = models.groupby("kind").cumcount()
     alternating = models.iloc[np.argsort(turns, kind="stable")].reset_index(drop=True)
     pd.testing.assert_frame_equal(primary(models), primary(alternating))
+
+
+def test_a_measure_that_networks_lack_is_compared_on_the_others():
+    models = study()
+    lacking = models["within"] > 1
+    of_all = primary(models.assign(within=models["within"].mask(lacking)))
+    of_others = primary(models[~lacking].reset_index(drop=True))
+    for question in ("saved_error_points", "error_best_twins"):
+        expected = of_others.loc["within", question]
+        assert of_all.loc["within", question] == pytest.approx(expected, abs=1e-9)
