@@ -438,10 +438,9 @@ def _train(
         loss, accuracy = train_epoch(network, optimizer, splits["train"], config, epoch)
         if not math.isfinite(loss):
             return f"loss is {loss} in epoch {epoch}"
-        monitored = evaluate(training.network, watched)[1]
-        history.append(
-            dict(zip(_EPOCH, (epoch, loss, accuracy, monitored), strict=False))
-        )
+        _, monitored = evaluate(training.network, watched)
+        row = {"epoch": epoch, "train_loss": loss, "train_accuracy": accuracy}
+        history.append(row | {"monitor_accuracy": monitored})
         reason = stop_reason(history, config)
         taken = [snapshot["snapshot"] for snapshot in snapshots]
         for name in snapshots_due(history, config, reason, taken):
