@@ -232,6 +232,17 @@ def test_the_compatible_maps_follow_torchcams_rule(trained, method):
     assert difference.abs().max() > 0.01
 
 
+def test_the_compatible_closed_form_is_that_of_the_gradient(trained):
+    model, images, classes = trained
+    features, logits = features_and_logits(model, model.layer4, images)
+    weight = maps.closed_form_classifier(model, features, logits).weight
+    options = maps.MapOptions(torchcam_compat=True)
+    given = model, model.layer4, images, classes, options
+    expected = maps.layer_maps("grad_cam_plus_plus", *given)
+    found = maps.closed_form_cam("grad_cam_plus_plus", features, weight, classes, True)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
+
+
 def test_eigen_cam_is_the_first_singular_vector_with_the_sign_of_the_channels_mean(
     trained,
 ):

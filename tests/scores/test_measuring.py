@@ -72,17 +72,6 @@ def test_scores_are_the_means_of_the_values_of_single_images(study, records, sco
             np.testing.assert_allclose(means, joined[name], atol=2e-3, err_msg=name)
 
 
-def test_what_is_stored_is_not_computed_again(study, records, scored_on, monkeypatch):
-    def fail(*args, **options):
-        pytest.fail("computed again")
-
-    monkeypatch.setattr(evidence, "score", fail)
-    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
-    models = models_of(study.work, study.table, study.data)
-    again = measuring.score(store, models, FAMILIES, SETTINGS, scored_on)
-    pd.testing.assert_frame_equal(again.scores(), records.scores())
-
-
 def test_every_setting_that_a_measure_reads_decides_its_family():
     """A setting that is left out would leave values of other settings in place."""
     names = {*MeasureSettings.__dataclass_fields__} - {*evidence.INPUTS}
