@@ -40,8 +40,16 @@ def boxed_test_images(data: StudyData, count: int) -> NDArray[np.int64]:
 
     Returns:
         (n,) rows of ``data.test``.
+
+    Raises:
+        ValueError: where fewer than two test images have a box.
     """
     boxed = data.test.boxes.flatten(1).any(1).numpy().nonzero()[0]
+    if len(boxed) < 2:
+        raise ValueError(
+            f"{len(boxed)} test images have a box, and two are needed to tell where a "
+            "network looks; take a source with boxes of test images"
+        )
     labels = data.test.labels.numpy()[boxed]
     return boxed[classes_in_turn(labels)][: count or None]
 
@@ -67,16 +75,8 @@ def look_at_images(
         ``LOCALIZATION`` minus the same with boxes of other images, and as fraction
         accuracy_swapped, with the background of another test image; over the training
         images ``MEASURES``.
-
-    Raises:
-        ValueError: where fewer than two test images have a box.
     """
     rows = boxed_test_images(data, count)
-    if len(rows) < 2:
-        raise ValueError(
-            f"{len(rows)} test images have a box, and two are needed to tell where a "
-            "network looks; take a source with boxes of test images"
-        )
     settings = {
         "data": data.fingerprint,
         "version": _VERSION,
@@ -86,15 +86,12 @@ def look_at_images(
 
     def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
         """Means and values of single images, of one network."""
-        network = model.load(store.device)
-        inputs = {
-            "network": network,
-            "normalise": model.normalise,
-            "device": store.device,
-        }
+        device = store.device
+        network = model.load(device)
+        inputs = {"network": network, "normalise": model.normalise, "device": device}
         images = data.test.subset(rows)
         swapped = with_other_backgrounds(images)
-        logits = logits_of(network, swapped, store.device, model.normalise)
+        logits = logits_of(network, swapped, device, model.normalise)
         is_right = (logits.argmax(1) == images.labels).numpy()
         record: dict[str, Any] = {"accuracy_swapped": is_right}
         means = {"accuracy_swapped": is_right.mean()}
