@@ -64,10 +64,8 @@ def images_of(tmp_path_factory):
         choice = StudyFile.read(study).notebooks["01_data_subset"]
         part = "20" if study == "filled20" else "compact-20"
         parts = PROJECT_ROOT.parent / "shared/data"
-        places = (
-            PROJECT_ROOT / choice["data_path"],
-            parts / f"tiny-imagenet-{part}.zip",
-        )
+        here = PROJECT_ROOT / choice["data_path"]
+        places = (here, parts / f"tiny-imagenet-{part}.zip")
         there = [str(path) for path in places if path.exists()]
         if not there:
             pytest.skip(f"the images of {study} are not here")

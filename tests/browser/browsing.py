@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +90,12 @@ def errors(browser: Any) -> list[str]:
     return [text for text in told if "beforeunload" not in text]  # a page was left
 
 
-def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
-    """Look again until there is something, at most for some time."""
+def until(what: Callable[[], Any], seconds: float, message: str) -> None:
+    """Look again until it is so, at most for some time."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := what():
-            return found
+    while not what():
+        assert time.monotonic() < end, f"{message} within {seconds:g} s"
         time.sleep(0.1)
-    raise AssertionError(f"{message} within {seconds:g} s")
 
 
 @contextmanager
@@ -136,11 +134,9 @@ def jupyterlab(folder: Path) -> Iterator[Callable[[str], str]]:
 
 
 def _answers(address: str) -> bool:
-    try:
-        urllib.request.urlopen(address, timeout=5).read()
-        return True
-    except OSError:
-        return False
+    with suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+        return bool(answer.read())
+    return False
 
 
 def run_notebook(browser: Any, address: str, seconds: float = 600) -> list[str]:

@@ -66,25 +66,28 @@ def class_folders(top="", count=6, classes=("cat", "dog")):
     }
 
 
-def cifar10(count=12, classes=("airplane", "automobile")):
-    """CIFAR-10's binary version: one byte of label, then a plane of each colour."""
-    rows = np.random.default_rng(0).integers(0, 256, (3, count, 3073), dtype=np.uint8)
-    rows[:, :, 0] = np.arange(count) % len(classes)
-    names = ("data_batch_1", "data_batch_2", "test_batch")
-    files = {"batches.meta.txt": "\n".join(classes).encode()}
-    files |= {f"{n}.bin": part.tobytes() for n, part in zip(names, rows, strict=True)}
+def cifar(labels, *names):
+    """Binary files of CIFAR: rows of twelve labels, then a plane of each colour."""
+    files = {}
+    for seed, name in enumerate(names):
+        pixels = np.random.default_rng(seed).integers(0, 256, (12, 3072), np.uint8)
+        files[name] = np.hstack([labels, pixels]).astype(np.uint8).tobytes()
+    return files
+
+
+def cifar10():
+    labels = np.arange(12)[:, None] % 2
+    files = cifar(labels, "data_batch_1.bin", "data_batch_2.bin", "test_batch.bin")
+    files["batches.meta.txt"] = b"airplane\nautomobile"
     return {f"cifar-10-batches-bin/{name}": files[name] for name in files}
 
 
-def cifar100(count=12):
-    rows = np.random.default_rng(1).integers(0, 256, (2, count, 3074), dtype=np.uint8)
-    rows[:, :, :2] = np.stack([np.full(count, 5), np.arange(count) % 3], 1)
-    return {
-        "train.bin": rows[0].tobytes(),
-        "test.bin": rows[1].tobytes(),
-        "fine_label_names.txt": b"apple\naquarium_fish\nbaby\n",
-        "coarse_label_names.txt": b"no\n",
-    }
+def cifar100():
+    """Of one coarse class, and three fine ones."""
+    labels = np.stack([np.full(12, 5), np.arange(12) % 3], 1)
+    files = cifar(labels, "train.bin", "test.bin")
+    files["fine_label_names.txt"] = b"apple\naquarium_fish\nbaby\n"
+    return files | {"coarse_label_names.txt": b"no\n"}
 
 
 def coco_source(

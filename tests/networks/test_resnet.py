@@ -54,20 +54,6 @@ def test_normalise_is_torchvisions():
     torch.testing.assert_close(normalised, expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
-@pytest.mark.parametrize(("width", "count"), [(0.0625, 2), (0.125, 1), (0.25, 0)])
-def test_strided_1x1_convolutions_of_few_channels_take_their_pixels_first(
-    architecture, width, count
-):
-    modules = [*resnet.build(architecture, 5, width=width, seed=0).modules()]
-    sampled = [each for each in modules if isinstance(each, resnet.SampledConvolution)]
-    for module in modules:
-        if isinstance(module, nn.Conv2d) and module.in_channels < 16:
-            is_affected = module.kernel_size == (1, 1) and module.stride == (2, 2)
-            assert (module in sampled) == is_affected
-    assert len(sampled) == (count if architecture in ("resnet18", "resnet34") else 0)
-
-
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize(
     "options",

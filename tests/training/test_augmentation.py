@@ -138,11 +138,8 @@ def areas_of(boxes):
 def test_draws_are_of_seed_repeat_and_epoch_and_lie_in_their_ranges():
     run_of = {"strong_augmentation": "crops+erasing+mixup", "seed": 1, "repeat": 2}
     draws = drawn(5000, epoch=3, **run_of)
-    for level, fields in (
-        ("crops", ["crops"]),
-        ("erasing", ["erased", "colours"]),
-        ("mixup", ["weights"]),
-    ):
+    drawn_by = {"crops": ["crops"], "erasing": ["erased", "colours"]}
+    for level, fields in (drawn_by | {"mixup": ["weights"]}).items():
         # Levels share their random numbers, and draw only what they name.
         of_level = drawn(5000, epoch=3, **run_of | {"strong_augmentation": level})
         values = of_level._asdict().items()
