@@ -8,20 +8,17 @@ operator is checked as CUDA would, computed on the CPU, and its result wrapped a
 - products of integers have no kernel;
 - convolutions in float32 round their inputs to TF32 where torch lets them.
 
-Nothing is said of memory, speed, kernels, streams, ``torch.compile`` or drivers. To C++
-the tensors are of PrivateUse1, since autograd would ask CUDA itself for streams. Hence
-autocast is done in Python, and ``module.to("cuda")`` makes new parameters.
+Nothing is said of memory, speed, kernels, streams, autocast, ``torch.compile`` or
+drivers. To C++ the tensors are of PrivateUse1, since autograd would ask CUDA itself for
+streams. Hence ``module.to("cuda")`` makes new parameters.
 
 ``LIMITS`` may be changed while it pretends: the number of operators after which each
 raises as those of a broken GPU do. It also counts how often the host waits for the GPU.
 """
 
 import traceback
-from collections import namedtuple
-from types import FunctionType
 from typing import Any
 
-MEMORY = 80 * 2**30  # bytes, of which all are free
 LIMITS = {"operators": 2**62, "waits": 0}
 FAULTS: list[str] = []  # of devices that were seen, caught or not
 ECC = "CUDA error: uncorrectable ECC error encountered (pretended)"
@@ -32,7 +29,6 @@ def install() -> None:
     """Pretend in this process: see the module's docstring."""
     import torch
     import torch.utils.backend_registration as registration
-    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
     registration._setup_privateuseone_for_python_backend(_INNER)
@@ -232,28 +228,10 @@ def install() -> None:
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return compute(func, args, kwargs or {})
 
-    lower = {torch.conv2d, torch._C._nn.linear, torch.matmul, torch.Tensor.matmul}
-    lower |= {torch.Tensor.__matmul__, torch.mm, torch.bmm, torch.addmm, torch.einsum}
-
-    class Autocast(TorchFunctionMode):
-        """Autocast, since C++ would ask whether tensors are of CUDA."""
-
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            kwargs = kwargs or {}
-            if func in lower and torch.is_autocast_enabled("cuda"):
-                kind = torch.get_autocast_dtype("cuda")
-                args, kwargs = _changed(
-                    (args, kwargs),
-                    Pretended,
-                    lambda x: x.to(kind) if x.dtype == torch.float32 else x,
-                )
-            return func(*args, **kwargs)
-
     _answer_as_cuda(torch)
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     mode = Mode()
     mode.__enter__()
-    Autocast().__enter__()
 
 
 def _changed(values: Any, kind: type, change: Any) -> Any:
@@ -273,32 +251,17 @@ def note(fault: str) -> None:
 
 def _answer_as_cuda(torch: Any) -> None:
     """Let ``torch.cuda`` answer as where there is a GPU."""
-
-    def nothing() -> FunctionType:
-        return lambda *args, **kwargs: None
-
-    kind = namedtuple("Properties", "name total_memory major minor")
-    properties = kind("Pretended GPU", MEMORY, 9, 0)
     answers = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "get_device_name": lambda device=None: "Pretended GPU",
-        "get_device_capability": lambda device=None: (9, 0),
-        "get_device_properties": lambda device=None: properties,
-        "mem_get_info": lambda device=None: (MEMORY, MEMORY),
-        "is_bf16_supported": lambda *args, **kwargs: True,
         "is_current_stream_capturing": lambda: False,
-        "memory_allocated": lambda device=None: 0,
-        "max_memory_allocated": lambda device=None: 0,
     }
-    for name in (
-        *("_lazy_init", "synchronize", "empty_cache", "set_device"),
-        *("reset_peak_memory_stats", "manual_seed_all"),
-    ):
-        answers[name] = nothing()
+    for name in ("_lazy_init", "synchronize", "manual_seed_all"):
+        # Each is a function of its own, as torch._dynamo wants them.
+        answers[name] = lambda *args, **kwargs: None
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
-    torch.accelerator.synchronize = nothing()
-    torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.accelerator.synchronize = lambda *args, **kwargs: None
     torch.compile = lambda module=None, **options: module or (lambda other: other)

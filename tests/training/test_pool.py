@@ -116,17 +116,11 @@ def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
 
     monkeypatch.setattr(pool, "_seconds_of_pass", seconds_of_pass)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(5))
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
-    images = torch.zeros(4, 3, 8, 8)
-    monkeypatch.setattr(torch, "zeros", lambda shape, device: images)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: gib)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory * gib, 0))
-
-    def example():
-        return torch.nn.Identity(), (4, 3, 8, 8)
-
-    assert pool.jobs_on("cuda", jobs, example) == expected
-    assert pool.jobs_on("cpu", jobs, example) == (jobs or 5)
+    given = jobs, lambda: (torch.nn.Identity(), (4, 3, 8, 8))
+    assert pool.jobs_on("meta", *given) == expected  # a device without values
+    assert pool.jobs_on("cpu", *given) == (jobs or 5)
 
 
 def test_a_process_that_dies_stops_all():
