@@ -210,7 +210,8 @@ def main(folder: Path) -> dict[str, Any]:
     pool.choose_device(DEVICE)
     data = choose_images(folder, **TINY_SCENES)
     results: dict[str, Any] = {"seconds": {}}
-    config = replace(configuration(data), last_stride=1, max_epochs=3)
+    changes = {"last_stride": 1, "max_epochs": 3, "looking": "map_in_box 1"}
+    config = replace(configuration(data), **changes)
     results["interrupted"] = interrupted(config, data, folder)
     study = Study(folder, data)
     for part in (every_family, waits, ablations, kappa, select, failures):

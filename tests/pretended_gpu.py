@@ -5,10 +5,9 @@ operator is checked as CUDA would, computed on the CPU, and its result wrapped a
 
 - tensors of one or more dimensions on two devices raise, as does NumPy on a GPU's tensor;
 - fused optimizers refuse states of other strides than their weights;
-- products of integers have no kernel;
-- convolutions in float32 round their inputs to TF32 where torch lets them.
+- products of integers have no kernel.
 
-Nothing is said of memory, speed, kernels, streams, autocast, ``torch.compile`` or
+Nothing is said of memory, speed, rounding, streams, autocast, ``torch.compile`` or
 drivers. To C++ the tensors are of PrivateUse1, since autograd would ask CUDA itself for
 streams. Hence ``module.to("cuda")`` makes new parameters.
 
@@ -105,11 +104,6 @@ def install() -> None:
     }
     composed: dict[Any, bool] = {}  # whether an operator is made of others
     products = {"mm", "bmm", "addmm", "addmv", "mv", "dot", "baddbmm"}
-    rounded_inputs = {
-        aten.convolution.default: (0, 1),
-        aten.convolution_backward.default: (0, 1, 2),
-    }
-
     waiting = {
         aten._local_scalar_dense.default,
         aten.nonzero.default,
@@ -148,9 +142,6 @@ def install() -> None:
         kwargs = {name: x for name, x in kwargs.items() if name != "pin_memory"}
         if to_device:
             kwargs["device"] = torch.device("cpu")
-        if func in rounded_inputs and torch.backends.cudnn.allow_tf32:
-            places = rounded_inputs[func]
-            args = [to_tf32(x) if n in places else x for n, x in enumerate(args)]
         result = func(*args, **kwargs)
         copied = func is aten.copy_.default
         if target.type != "cuda" or (copied and not isinstance(leaves[0], Pretended)):
@@ -160,13 +151,6 @@ def install() -> None:
             return wrappers[id(x)] if id(x) in wrappers else Pretended(x, target)
 
         return _changed(result, torch.Tensor, wrapped)
-
-    def to_tf32(x: Any) -> Any:
-        """Round a float32 tensor to ten bits of mantissa."""
-        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
-            return x
-        bits = x.detach().view(torch.int32)
-        return ((bits + 0x1000) & -0x2000).view(torch.float32)
 
     def check(func: Any, args: Any, leaves: list, ours: list, target: Any) -> None:
         """Raise what CUDA would raise."""
