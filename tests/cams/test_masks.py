@@ -1,5 +1,7 @@
 """Masks made by a machine: against the papers' steps written out, files of every kind, and scikit-learn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -68,41 +70,40 @@ def test_the_spectral_residual_is_the_papers():
     np.testing.assert_allclose(found[0], residual_by_loop(images[0].numpy()), rtol=1e-9)
     threshold = machine.otsu_thresholds(found).item()
     assert (found[0] == threshold).any()  # which is of the lower group
-    assert torch.equal(machine.spectral_residual_masks(images)[0], found[0] > threshold)
+    batch = ImageSet(images, torch.zeros(1), torch.zeros(1, 0, 4), ("a",))
+    (mask,) = machine.make_masks("spectral_residual", batch)
+    assert torch.equal(mask, found[0] > threshold)
 
 
 def write(path, array):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.asarray(array)).save(path)
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(array).save(path)
 
 
-def test_masks_are_read_in_the_order_of_the_names(tmp_path):
-    columns = np.eye(4, dtype=np.uint8) * 9
-    for number, name in enumerate(["a/1", "b/1", "b/v1.2", "x_3"]):
-        write(tmp_path / f"{name}.png", columns[number : number + 1].repeat(4, 0))
-    names = ["x_3.JPEG", "b/1", "a/1.JPEG", "b/v1.2.jpg"]
-    masks = machine.masks_from_folder(tmp_path, names, 4)
-    # One column each: the mask's number in the folder.
-    assert masks.any(1).int().argmax(1).tolist() == [3, 1, 0, 2]
-    assert masks.sum() == 16
+def test_masks_are_read_in_the_order_of_the_names(images, tmp_path):
+    names = ("x_3.JPEG", "b/1", "a/1.JPEG", "b/v1.2.jpg", "z.png")
+    masks = np.random.default_rng(1).random((5, 16, 16)) > 0.5
+    for name, mask in zip(["x_3", "b/1", "a/1", "b/v1.2", "z"], masks, strict=True):
+        write(tmp_path / f"{name}.png", mask)
+    found = machine.make_masks("folder", replace(images, names=names), str(tmp_path))
+    assert torch.equal(found, torch.from_numpy(masks))
 
 
-@pytest.mark.parametrize("kind", ["bool", "grey", "colour", "transparent"])
-def test_every_pixel_counts_that_is_not_black(tmp_path, kind):
-    inside = np.zeros((6, 4), dtype=bool)
-    inside[:3, 2:] = True
-    array = inside
-    if kind == "grey":
-        array = inside.astype(np.uint8)
-    elif kind != "bool":
-        array = np.zeros((6, 4, 3 if kind == "colour" else 4), dtype=np.uint8)
-        array[inside, 2] = 1
-        array[..., 3:] = 255
+INSIDE = np.zeros((6, 4), dtype=np.uint8)
+INSIDE[:3, 2:] = 1
+NOTHING, OPAQUE = np.zeros_like(INSIDE), np.full_like(INSIDE, 255)
+BLUE = [NOTHING, NOTHING, INSIDE]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [INSIDE > 0, INSIDE, np.stack(BLUE, 2), np.stack([*BLUE, OPAQUE], 2)],
+)
+def test_every_pixel_counts_that_is_not_black(tmp_path, array):
     write(tmp_path / "m.png", array)
     (mask,) = machine.masks_from_folder(tmp_path, ["m.jpg"], 12)
     # From 6 x 4 to 12 x 12: every row twice, every column three times.
-    expected = torch.as_tensor(inside).repeat_interleave(2, 0).repeat_interleave(3, 1)
-    assert torch.equal(mask, expected)
+    assert torch.equal(mask, torch.from_numpy(INSIDE > 0).kron(torch.ones(2, 3)) > 0)
 
 
 def test_a_mask_that_is_missing_or_no_png_is_refused(tmp_path):
@@ -140,17 +141,6 @@ def test_grab_cut_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is
     assert truth_iou[0] > truth_iou[1]  # colours find what the residual begins
     batch = ImageSet(pixels, images.labels[:1], images.boxes[:1], images.names[:1])
     assert torch.equal(machine.make_masks("grab_cut", batch), masks[:1])
-
-
-def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_path):
-    found = machine.make_masks("spectral_residual", images)
-    assert torch.equal(found, machine.spectral_residual_masks(images.images))
-    assert found.any()
-    expected = torch.from_numpy(np.random.default_rng(1).random((5, 16, 16)) > 0.5)
-    for number, mask in enumerate(expected):
-        write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
-    read = machine.make_masks("folder", images, path=str(tmp_path))
-    assert torch.equal(read, expected)
 
 
 def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
