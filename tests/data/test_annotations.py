@@ -128,11 +128,7 @@ TWO_CATS = [{"id": 3, "name": "cat"}, {"id": 3, "name": "dog"}]
         (lambda items: of_coco(categories=items), TWO_CATS, "have one id"),
         (of_csv, f"{CSV}a.jpg,cat,1,2,3,x", "could not convert"),
         (of_csv, f"{CSV}a.jpg,cat,1,2,3,4,5,6", "Expected 6 fields in line 2, saw 8"),
-        (
-            of_csv,
-            "path,label,x,y,w,h\na.jpg,cat,1,2,3,4",
-            r"its columns .* are not path",
-        ),
+        (of_csv, "path,label,x,y,w,h\na.jpg,cat,1,2,3,4", "its columns .* are not"),
         (of_csv, "path,label,angle\na.jpg,cat,1", r"its columns .* are not path"),
         (of_csv, "path,label,x1,y1\na.jpg,cat,1,2", "could not convert .* float: ''"),
         (of_csv, "path,image,label\na.jpg,a.jpg,cat", "duplicate labels"),
