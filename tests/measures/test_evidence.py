@@ -44,16 +44,13 @@ def test_what_two_measures_need_is_worked_out_once(lists):
     def triple(base, transport_images):
         return 3 * base + transport_images
 
-    items = [enter(double), enter(triple)]
     settings = evidence.MeasureSettings(seed=4, transport_images=100)
-    scores, _ = evidence.score(items, {}, settings)
+    scores, _ = evidence.score([enter(double), enter(triple)], {}, settings)
     assert scores["value"].tolist() == [10, 115]
     assert calls == [4]
 
 
-def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_it(
-    lists,
-):
+def test_what_cannot_be_had_is_nan_with_a_reason_for_all_that_needs_it(lists):
     @registry.provides
     def start(initial_network):
         raise Undefined("no initial weights were given\nsecond line")
@@ -108,15 +105,12 @@ def test_the_name_of_a_value_or_a_measure_of_the_workbook_is_taken(enter, name):
 
 
 def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(
-    tiny_given, monkeypatch
+    tiny_given, lists
 ):
-    monkeypatch.setattr(registry, "MEASURES", dict(registry.MEASURES))
-    monkeypatch.setattr(registry, "SOURCES", dict(registry.SOURCES))
-
-    @registry.measure("norms", -1, "a paper")
     def training(network):
         return float(network.training)
 
+    enter(training)
     model = network().train()
     table = evidence.score_network(model, tiny_given["images"], ["training"])
     assert table["value"].tolist() == [0.0]

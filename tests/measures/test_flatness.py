@@ -93,24 +93,34 @@ def test_a_weight_of_zero_has_a_thousandth_as_noise_in_units_of_each_weight():
 
 
 def test_logits_that_are_no_numbers_are_wrong():
-    logits = torch.tensor(
-        [[torch.nan, torch.nan], [2.0, 1.0], [torch.inf, 0.0], [0.0, 1.0]]
-    )
+    nan, inf = torch.nan, torch.inf
+    logits = torch.tensor([[nan, nan], [2.0, 1.0], [inf, 0.0], [0.0, 1.0]])
     right = passes.is_right(logits, torch.zeros(4, dtype=torch.int64))
     assert right.tolist() == [False, True, True, False]
 
 
-@pytest.fixture(scope="module")
-def toy():
-    """A linear classifier of points with positive coordinates, all of class 1: one corner of the box is the worst for all of them."""
-    points = 0.1 + torch.from_numpy(np.random.default_rng(0).random((400, 2)))
-    weight = torch.tensor([[-1.0, 0.3], [2.0, 0.5]], dtype=torch.float64)
-    return weight, Sample(None, points, torch.ones(400, dtype=torch.int64))
+@pytest.mark.parametrize("aware", [False, True])
+def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(
+    aware, monkeypatch
+):
+    # Of points with positive coordinates, all of class 1, one corner of the box of weights is the worst for all.
+    x, w = 0.1 + np.random.default_rng(0).random((400, 2)), [[-1.0, 0.3], [2.0, 0.5]]
+    sample = Sample(None, torch.from_numpy(x), torch.ones(400, dtype=torch.int64))
+    widths = np.abs(w) + 1 if aware else np.ones_like(w)
+    fall = x @ widths.sum(0)  # at most, in a box of radius 1
+    margin = x @ np.diff(w, axis=0)[0]
+    drops = flatness.ascent_drop(linear(torch.tensor(w).double()), sample, 20, 0)
+    found = flatness.alpha(drops, 15)
+    if aware:
+        found = flatness.relative_alpha(drops, 15, found)
+    assert np.quantile(margin / fall, 0.09) <= found <= np.quantile(margin / fall, 0.11)
+    monkeypatch.setattr(flatness, "TOLERANCE", math.inf)
+    radii = np.quantile(margin / fall, [0.001, 0.3, 0.6, 0.95])
+    expected = [np.mean(margin <= radius * fall) for radius in radii]
+    assert [drops(aware, radius) for radius in radii] == pytest.approx(expected)
 
 
-@pytest.fixture
-def small():
-    """A small network of which nothing is special, with a frozen weight, a gradient and an unused parameter."""
+def test_the_slope_is_the_gradient_of_the_whole_sample():
     torch.manual_seed(0)
     layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)
     network = nn.Sequential(nn.Flatten(), *layers).double().eval()
@@ -118,38 +128,9 @@ def small():
     network[1].weight.requires_grad_(False)
     network[4].bias.grad = torch.ones(3, dtype=torch.float64)
     images = torch.from_numpy(np.random.default_rng(1).normal(size=(60, 2, 3)))
-    return network, Sample(None, images, network(images).argmax(1))
-
-
-def margins(weight, sample, aware):
-    """Exact: ``(w1 - w0) x`` against the largest fall of it in a box of radius 1, which is the sum of half-widths times ``|x_j|``."""
-    w, x = weight.numpy(), sample.inputs.numpy()
-    widths = np.abs(w) + 1 if aware else np.ones_like(w)
-    return (w[1] - w[0]) @ x.T, widths.sum(0) @ np.abs(x).T
-
-
-@pytest.mark.parametrize("aware", [False, True])
-def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(
-    toy, aware, monkeypatch
-):
-    weight, sample = toy
-    margin, fall = margins(weight, sample, aware)
-    drops = flatness.ascent_drop(linear(weight), sample, 20, 0)
-    found = flatness.alpha(drops, 15)
-    if aware:
-        found = flatness.relative_alpha(drops, 15, found)
-    assert np.quantile(margin / fall, 0.09) <= found <= np.quantile(margin / fall, 0.11)
-    monkeypatch.setattr(flatness, "TOLERANCE", math.inf)
-    radii = np.quantile(margin / fall, [0.001, 0.3, 0.6, 0.95])
-    assert [drops(aware, radius) for radius in radii] == pytest.approx(
-        [np.mean(margin <= radius * fall) for radius in radii]
-    )
-
-
-def test_the_slope_is_the_gradient_of_the_whole_sample(small):
-    network, sample = small
-    gradient, accuracy = flatness.slope(network, sample)
-    loss = nn.functional.cross_entropy(network(sample.inputs), sample.labels)
+    labels = network(images).argmax(1)
+    gradient, accuracy = flatness.slope(network, Sample(None, images, labels))
+    loss = nn.functional.cross_entropy(network(images), labels)
     parameters = list(network.parameters())
     expected = torch.autograd.grad(loss, parameters, materialize_grads=True)
     assert accuracy == 1

@@ -9,15 +9,11 @@ import torch
 from torch import nn
 
 from helpers.measures import evidence, norms, spectra
-from helpers.measures.norms import (
-    Layer,
-    fused_network,
-    layers_of,
-    operator_norm,
-)
+from helpers.measures.norms import Layer, fused_network, layers_of, operator_norm
 from helpers.measures.registry import MEASURES
 from helpers.networks import Undefined, hooks, resnet
 
+SIZE, IMAGES = 8, 40
 SPECTRA = ("spectral_alpha", "spectral_alpha_hat", "stable_rank")
 NAMES = [
     name
@@ -26,19 +22,26 @@ NAMES = [
 ]
 
 
+def settle(network, seed=1):
+    """Give every batch normalisation statistics, scale and shift that change something."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean.normal_(generator=generator)
+            module.running_var.uniform_(0.5, 2, generator=generator)
+            if module.affine:
+                nn.init.normal_(module.weight, generator=generator)
+                nn.init.normal_(module.bias, generator=generator)
+    return network.double().eval()
+
+
 def small_network(seed, bias=True, strides=(1, 2)):
     """Two convolutions with settled normalisations, and two linear layers."""
-    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
     first = nn.Conv2d(3, 5, 3, strides[0], 1, bias=bias), nn.BatchNorm2d(5), nn.ReLU()
     second = nn.Conv2d(5, 4, 3, strides[1], 1, bias=bias), nn.BatchNorm2d(4), nn.ReLU()
     head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU()
-    network = nn.Sequential(*first, *second, *head, nn.Linear(6, 3))
-    for name, value in network.state_dict().items():
-        if name.endswith("var"):
-            value.uniform_(0.5, 2, generator=generator)
-        elif value.is_floating_point():
-            value.normal_(generator=generator)
-    return network.double().eval()
+    return settle(nn.Sequential(*first, *second, *head, nn.Linear(6, 3)), seed)
 
 
 def fused_kernels(network):
@@ -53,20 +56,32 @@ def fused_kernels(network):
     return fused, [kernel.copy() for kernel in kernels]
 
 
-def squared_spectral(kernels, network, size):
-    """Squared spectral norms: of convolutions as matrices, written tap by tap."""
-    sides = (size, size // network[0].stride[0])
-    matrices = [
-        operator_matrix(kernel, (side, side), module.stride)
-        for kernel, side, module in zip(
-            kernels, sides, (network[0], network[3]), strict=False
-        )
-    ]
-    norms_of = [np.linalg.norm(matrix, 2) for matrix in (*matrices, *kernels[2:])]
-    return np.square(norms_of)
+def explicit_norm(layer):
+    """Of the convolution as the matrix that it is, circular, written tap by tap."""
+    out, per_group, height, width = layer.weight.shape
+    size, stride, dilation = layer.input_size, layer.stride, layer.dilation
+    rows, columns = size[0] // stride[0], size[1] // stride[1]
+    matrix = np.zeros((out, rows, columns, per_group * layer.groups, *size))
+    for o, i, a, b in np.ndindex(out, per_group, height, width):
+        channel = o // (out // layer.groups) * per_group + i
+        for y, x in np.ndindex(rows, columns):
+            row = (y * stride[0] + a * dilation[0]) % size[0]
+            column = (x * stride[1] + b * dilation[1]) % size[1]
+            matrix[o, y, x, channel, row, column] += layer.weight[o, i, a, b]
+    return np.linalg.norm(matrix.reshape(out * rows * columns, -1), 2)
 
 
-def public_rules(network, initial, margins, size):
+def squared_spectral(kernels, network):
+    first, second = (network[place].stride for place in (0, 3))
+    layers = (
+        Layer(kernels[0], first, input_size=(SIZE, SIZE)),
+        Layer(kernels[1], second, input_size=(SIZE // first[0],) * 2),
+    )
+    of_matrices = [np.linalg.norm(kernel, 2) for kernel in kernels[2:]]
+    return np.square([*map(explicit_norm, layers), *of_matrices])
+
+
+def public_rules(network, initial, margins):
     """The rules of the public repository once more: raw values, before the scale."""
     fused, kernels = fused_kernels(network)
     starts = fused_kernels(initial)[1]
@@ -77,9 +92,9 @@ def public_rules(network, initial, margins, size):
     )
     for parameter in fused.parameters():
         parameter.data.pow_(2)
-    ones = torch.ones(1, 3, size, size, dtype=torch.float64)
+    ones = torch.ones(1, 3, SIZE, SIZE, dtype=torch.float64)
     paths = float(fused(ones).sum().detach())
-    spec = squared_spectral(kernels, network, size)
+    spec = squared_spectral(kernels, network)
     over_margin = -2 * np.log(gamma)
     product = np.log(spec).sum()
     logarithms = {"fro": np.log(fro).sum(), "spec": product}
@@ -95,7 +110,7 @@ def public_rules(network, initial, margins, size):
         "log_spec_init_main": product + over_margin + np.log((dist_fro / spec).sum()),
         "log_spec_orig_main": product + over_margin + np.log((fro / spec).sum()),
         "fro_over_spec": (fro / spec).sum(),
-        "dist_spec_init": squared_spectral(moved, network, size).sum(),
+        "dist_spec_init": squared_spectral(moved, network).sum(),
     }
     d = len(kernels)
     for kind, value in logarithms.items():
@@ -108,16 +123,16 @@ def public_rules(network, initial, margins, size):
     return expected
 
 
-def evidence_of(network, initial, size=8, images=40):
+def evidence_of(network, initial):
     """What measures need of a network, without a study around it."""
-    margins = np.random.default_rng(3).normal(1, 2, images)
+    margins = np.random.default_rng(3).normal(1, 2, IMAGES)
     inputs = {
         "network": network,
         "initial_network": initial,
-        "example": torch.zeros(1, 3, size, size, dtype=torch.float64),
+        "example": torch.zeros(1, 3, SIZE, SIZE, dtype=torch.float64),
         "margins": margins,
-        "margin": abs(float(np.sort(margins)[images // 10 - 1])),
-        "training_images": images,
+        "margin": abs(np.sort(margins)[IMAGES // 10 - 1]),
+        "training_images": IMAGES,
     }
     return evidence.Evidence(inputs, evidence.MeasureSettings())
 
@@ -126,12 +141,12 @@ def evidence_of(network, initial, size=8, images=40):
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
 def test_every_measure_agrees_with_the_public_rules(bias, strides):
     network, initial = (small_network(seed, bias, strides) for seed in (0, 1))
-    known, m = evidence_of(network, initial), 40
-    rules = public_rules(network, initial, known["margins"], 8)
+    known = evidence_of(network, initial)
+    rules = public_rules(network, initial, known["margins"])
     assert {*rules} == {*NAMES} - {"spectral_norm"}
     for name, raw in rules.items():
-        is_logarithm = name.startswith("log_")
-        scaled = (raw - math.log(m)) / 2 if is_logarithm else math.sqrt(raw / m)
+        is_logarithm, of_one = name.startswith("log_"), raw / IMAGES
+        scaled = (raw - math.log(IMAGES)) / 2 if is_logarithm else math.sqrt(of_one)
         assert known[name] == pytest.approx(scaled, rel=1e-10), name
 
 
@@ -159,7 +174,7 @@ def test_path_norm_refuses_what_is_no_sum_over_paths(module):
 def test_the_spectral_norm_of_du_is_the_unscaled_bound():
     known = evidence_of(small_network(0), None)
     found = known["spectral_norm"]
-    expected = 2 * known["log_spec_orig_main"] + math.log(40)
+    expected = 2 * known["log_spec_orig_main"] + math.log(IMAGES)
     assert found == pytest.approx({"log": expected, "raw": math.exp(expected)})
 
 
@@ -173,60 +188,35 @@ def test_without_initial_weights_there_is_no_distance_and_all_else(tiny_given):
     assert missing["reason"].str.startswith("no initial weights were given").all()
 
 
-def random_kernel(*shape, seed=0):
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-
-
-def operator_matrix(weight, size, stride=(1, 1), dilation=(1, 1), groups=1):
-    """The convolution as the matrix that it is, written tap by tap: (c_out rows columns, c_in h w), circular."""
-    out, per_group, height, width = weight.shape
-    rows, columns = size[0] // stride[0], size[1] // stride[1]
-    matrix = np.zeros((out, rows, columns, per_group * groups, *size))
-    for o, i, a, b in np.ndindex(out, per_group, height, width):
-        channel = o // (out // groups) * per_group + i
-        for y, x in np.ndindex(rows, columns):
-            source = (
-                (y * stride[0] + a * dilation[0]) % size[0],
-                (x * stride[1] + b * dilation[1]) % size[1],
-            )
-            matrix[o, y, x, channel, *source] += weight[o, i, a, b]
-    return matrix.reshape(out * rows * columns, -1)
+def random_kernel(*shape):
+    return torch.from_numpy(np.random.default_rng(0).normal(size=shape))
 
 
 @pytest.mark.parametrize(
-    ("shape", "size", "stride", "dilation", "groups"),
+    ("shape", "settings"),
     [
-        ((4, 3, 3, 3), (8, 8), (1, 1), (1, 1), 1),
-        ((2, 5, 3, 3), (8, 8), (1, 1), (1, 1), 1),
-        ((4, 3, 3, 3), (8, 8), (2, 2), (1, 1), 1),
-        ((3, 4, 3, 2), (8, 6), (2, 1), (1, 1), 1),
-        ((3, 2, 5, 5), (8, 8), (4, 4), (1, 1), 1),
-        ((4, 2, 3, 3), (8, 8), (2, 2), (2, 2), 1),
-        ((4, 3, 3, 3), (8, 8), (1, 1), (1, 1), 2),
-        ((6, 1, 3, 3), (8, 8), (2, 2), (1, 1), 6),
+        ((4, 3, 3, 3), ((1, 1), (1, 1), 1, (8, 8))),
+        ((2, 5, 3, 3), ((1, 1), (1, 1), 1, (8, 8))),
+        ((4, 3, 3, 3), ((2, 2), (1, 1), 1, (8, 8))),
+        ((3, 4, 3, 2), ((2, 1), (1, 1), 1, (8, 6))),
+        ((3, 2, 5, 5), ((4, 4), (1, 1), 1, (8, 8))),
+        ((4, 2, 3, 3), ((2, 2), (2, 2), 1, (8, 8))),
+        ((4, 3, 3, 3), ((1, 1), (1, 1), 2, (8, 8))),
+        ((6, 1, 3, 3), ((2, 2), (1, 1), 6, (8, 8))),
     ],
 )
-def test_operator_norm_is_that_of_the_explicit_matrix(
-    shape, size, stride, dilation, groups
-):
-    weight = random_kernel(*shape)
-    expected = np.linalg.norm(
-        operator_matrix(weight.numpy(), size, stride, dilation, groups), 2
-    )
-    layer = Layer(weight, stride, dilation, groups, size)
-    assert operator_norm(layer) == pytest.approx(expected, rel=1e-10)
+def test_operator_norm_is_that_of_the_explicit_matrix(shape, settings):
+    layer = Layer(random_kernel(*shape), *settings)
+    assert operator_norm(layer) == pytest.approx(explicit_norm(layer), rel=1e-10)
 
 
-def test_by_hand():
-    ones = torch.ones(1, 1, 3, 3, dtype=torch.float64)
-    assert operator_norm(Layer(ones, input_size=(6, 6))) == pytest.approx(9)
-    difference = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
-    assert operator_norm(Layer(difference, input_size=(1, 4))) == pytest.approx(2)
-    for value, expected in ((0.0, 0.0), (math.nan, math.nan), (math.inf, math.nan)):
-        layer = Layer(torch.full((2, 2, 3, 3), value), input_size=(8, 8))
-        assert operator_norm(layer) == pytest.approx(expected, nan_ok=True)
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1.0, 18), (0.0, 0), (math.nan, math.nan), (math.inf, math.nan)],
+)
+def test_the_operator_norm_of_constant_kernels(value, expected):
+    layer = Layer(torch.full((2, 2, 3, 3), value), input_size=(8, 8))
+    assert operator_norm(layer) == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
@@ -237,19 +227,6 @@ def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
         assert operator_norm(layer) == pytest.approx(expected, rel=1e-12)
 
 
-def settle(network):
-    """Give every batch normalisation statistics, scale and shift that change something."""
-    generator = torch.Generator().manual_seed(1)
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.running_mean.normal_(generator=generator)
-            module.running_var.uniform_(0.5, 2, generator=generator)
-            if module.affine:
-                nn.init.normal_(module.weight, generator=generator)
-                nn.init.normal_(module.bias, generator=generator)
-    return network.eval()
-
-
 def chain(*modules):
     """Convolutions, then global pooling and a linear layer."""
     return settle(
@@ -257,8 +234,8 @@ def chain(*modules):
     )
 
 
-def layers(network, size=16):
-    return layers_of(network, torch.zeros(1, 3, size, size))
+def layers(network):
+    return layers_of(network, torch.zeros(1, 3, 16, 16))
 
 
 def test_layers_come_as_they_are_called_with_what_they_were_given():
@@ -268,15 +245,13 @@ def test_layers_come_as_they_are_called_with_what_they_were_given():
     assert (first.stride, first.input_size) == ((2, 1), (16, 16))
     assert (second.dilation, second.groups, second.input_size) == ((2, 2), 2, (8, 16))
     assert last.input_size == (1, 1)
-    for layer, module in zip(
-        (first, second, last), (network[0], network[2], network[5]), strict=True
-    ):
-        assert torch.equal(layer.weight.flatten(), module.weight.double().flatten())
+    for layer, place in ((first, 0), (second, 2), (last, 5)):
+        assert torch.equal(layer.weight.flatten(), network[place].weight.flatten())
 
 
 def test_only_a_normalisation_of_the_very_output_is_folded():
     network = chain(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
-    assert torch.equal(layers(network)[0].weight, network[0].weight.double())
+    assert torch.equal(layers(network)[0].weight, network[0].weight)
 
 
 class Matrix(nn.Linear):
@@ -308,29 +283,24 @@ def test_other_matrices_and_networks_that_cannot_be_traced_have_no_norms():
 @pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
 def test_logits_and_maps_of_the_fused_network_are_those_of_the_network(architecture):
     """No normalisation is left, and strided 1x1 convolutions stay sampled."""
-    network = settle(
-        resnet.build(architecture, 5, stem="strided", width=0.125, seed=0)
-    ).double()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    images = images.double()
+    built = resnet.build(architecture, 5, stem="strided", width=0.125, seed=0)
+    network = settle(built)
+    before = copy.deepcopy(network.state_dict())
+    images = torch.from_numpy(np.random.default_rng(1).normal(size=(4, 3, 32, 32)))
     fused = fused_network(network)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
-    kinds = [
-        [type(module) is resnet.SampledConvolution for module in one.modules()]
-        for one in (fused, network)
-    ]
-    assert sum(kinds[0]) == sum(kinds[1])
     # Of basic blocks the first downsampling has few channels.
-    assert sum(kinds[1]) == (1 if architecture in ("resnet18", "resnet34") else 0)
+    sampled = architecture in ("resnet18", "resnet34")
+    for one in (fused, network):
+        kinds = [*map(type, one.modules())]
+        assert kinds.count(resnet.SampledConvolution) == sampled
     layer = hooks.last_maps_layer(fused, images[:1])
     results = hooks.features_and_logits(fused, layer, images)
     expected = hooks.features_and_logits(network, network.layer4, images)
     for ours, own in zip(results, expected, strict=True):
         # Rounding of some hundred layers.
         assert (ours - own).abs().max() < 1e-11 * own.abs().max()
-    for name, value in network.state_dict().items():
-        assert torch.equal(value, before[name])
+    torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("exponent", [1.8, 2.5, 4.0])
@@ -355,22 +325,16 @@ def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(4, 6, 3), nn.Conv2d(6, 6, 3, groups=6))
     network = network.append(nn.Linear(3, 2))
-    weight = network[0].weight.detach().double().numpy()
-    values = []
-    for row, column in np.ndindex(3, 3):
-        matrix = weight[:, :, row, column]
-        values += (np.linalg.eigvalsh(matrix.T @ matrix) / 2).tolist()
+    matrices = network[0].weight.detach().double().numpy().transpose(2, 3, 0, 1)
+    values = np.linalg.eigvalsh(matrices.swapaxes(2, 3) @ matrices).ravel() / 2
     found = spectra.singular_values(network)
-    shapes = {name: values.shape for name, values in found.items()}
-    assert shapes == {
-        spectra.RECORDED + "0": (1, 9, 4),
-        spectra.RECORDED + "2": (1, 2),
-    }
+    shapes = {name.split()[-1]: values.shape for name, values in found.items()}
+    assert shapes == {"0": (1, 9, 4), "2": (1, 2)}
     ((exponent, largest),) = spectra.power_laws(found)  # the others are passed over
     record = found | {"correct": np.ones(3)}
     assert spectra.inputs_from_record(record) == {"singular_values": found}
     assert largest == pytest.approx(max(values), rel=1e-6)
-    assert exponent == pytest.approx(spectra.power_law(np.array(values)), rel=1e-6)
+    assert exponent == pytest.approx(spectra.power_law(values), rel=1e-6)
     laws = np.array([[2.0, 10.0], [4.0, 0.1]])
     assert spectra.spectral_alpha(laws) == 3
     assert spectra.spectral_alpha_hat(laws) == -1

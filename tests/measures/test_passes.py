@@ -13,19 +13,6 @@ from helpers.measures.evidence import Evidence, MeasureSettings
 from helpers.networks import hooks, resnet
 
 
-def of_torchvision(name):
-    return lambda: torchvision.models.get_model(name, num_classes=4)
-
-
-# Side of the images, the layer of the last maps of more than one pixel, and whether these are pooled and classified linearly.
-NETWORKS = {
-    "resnet18": (of_torchvision("resnet18"), 32, "layer3", False),
-    "resnet18 at 64": (of_torchvision("resnet18"), 64, "layer4", True),
-    "mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64, "features", False),
-    "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
-}
-
-
 def maps_by_autograd(network, layer, pixels):
     """Grad-CAM from its definition: the whole graph, the gradient of the largest logit at the layer's output."""
     kept = []
@@ -39,11 +26,21 @@ def maps_by_autograd(network, layer, pixels):
     return (gradient.mean((2, 3), keepdim=True) * kept[-1]).sum(1).relu().detach()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeypatch):
-    build, side, expected_layer, exact = NETWORKS[name]
+# The side of the images, the layer of the last maps of more than one pixel, and whether these are pooled and classified linearly.
+@pytest.mark.parametrize(
+    ("name", "side", "expected_layer", "exact"),
+    [
+        ("resnet18", 32, "layer3", False),
+        ("resnet18", 64, "layer4", True),
+        ("mobilenet_v3_small", 64, "features", False),
+        ("squeezenet1_1", 64, "classifier.2", False),
+    ],
+)
+def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(
+    name, side, expected_layer, exact, monkeypatch
+):
     torch.manual_seed(2)
-    network = build().eval()
+    network = torchvision.models.get_model(name, num_classes=4).eval()
     # Scales and heads that begin as zeros would hide the branches behind them.
     for parameter in network.parameters():
         if parameter.ndim and parameter.abs().max() < 1e-4:
@@ -61,8 +58,7 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     layer = network.get_submodule(expected_layer)
     assert hooks.last_maps_layer(network, example) is layer
     assert bool(taken) == exact
-    inputs = resnet.normalise_images(images.images)
-    expected = maps_by_autograd(network, layer, inputs)
+    expected = maps_by_autograd(network, layer, resnet.normalise_images(images.images))
     assert min(expected.shape[1:]) > 1
     assert expected.amax((1, 2)).min() > 0
     torch.testing.assert_close(found, normalise_maps(expected), rtol=1e-3, atol=1e-3)
@@ -76,12 +72,6 @@ def three_images(side):
     return ImageSet(torch.from_numpy(pixels), labels, boxes, ("a", "b", "c"))
 
 
-def evidence_of(network):
-    inputs = {"network": network.eval(), "normalise": resnet.normalise_images}
-    inputs |= {"images": three_images(32), "device": "cpu"}
-    return Evidence(inputs, MeasureSettings())
-
-
 @pytest.mark.parametrize(
     "network",
     [
@@ -90,7 +80,9 @@ def evidence_of(network):
     ],
 )
 def test_without_maps_there_is_a_reason_and_everything_else(network):
-    known = evidence_of(network)
+    inputs = {"network": network.eval(), "normalise": resnet.normalise_images}
+    inputs |= {"images": three_images(32), "device": "cpu"}
+    known = Evidence(inputs, MeasureSettings())
     assert known["logits"].shape == (3, 4)
     with pytest.raises(ValueError, match=r"puts out maps .* of more than one pixel"):
         known["maps"]

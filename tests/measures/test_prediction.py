@@ -12,18 +12,13 @@ from torch import nn
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, prediction
 from helpers.measures.passes import Classifier
-from helpers.networks import Undefined, hooks, resnet
+from helpers.networks import Undefined, resnet
 
 RNG = np.random.default_rng(0)
 
 
-def random_probabilities(n, k, seed=0):
-    logits = np.random.default_rng(seed).normal(size=(n, k))
-    return torch.from_numpy(logits).softmax(1)
-
-
 def test_the_nuclear_norm_equals_the_sum_of_singular_values():
-    p = random_probabilities(40, 7)
+    p = torch.from_numpy(RNG.normal(size=(40, 7))).softmax(1)
     exact = np.linalg.svd(p.numpy(), compute_uv=False).sum()
     expected = exact / np.sqrt(7 * 40)
     assert prediction.nuclear_norm(p) == pytest.approx(expected, rel=1e-10)
@@ -104,13 +99,9 @@ def normalise(pixels):
 
 
 def margins_at(made, images):
-    inputs = {
-        "network": made,
-        "images": images,
-        "classifier": Classifier(made, normalise, "cpu", 4),
-    }
-    settings = evidence.MeasureSettings()
-    return evidence.Evidence(inputs, settings)["layer_margins"]
+    inputs = {"network": made, "images": images}
+    inputs["classifier"] = Classifier(made, normalise, "cpu", 4)
+    return evidence.Evidence(inputs, evidence.MeasureSettings())["layer_margins"]
 
 
 @pytest.fixture
@@ -126,38 +117,22 @@ def images():
 
 
 def test_each_image_alone_has_the_same_margin_at_every_layer(images):
-    """Gradients of one image by ``torch.func`` from each layer on."""
     made = network()
-    stages = list(hooks.stage_layers(made).values())
-    rest = [made.layer1, made.layer2, made.layer3, made.layer4]
-
-    def logits_from(layer, values):
-        for stage in rest[layer:]:
-            values = stage(values)
-        return made.fc(made.avgpool(values).flatten(1))
-
-    right = [row for row in range(10) if row != WRONG]
-    outputs = [[] for _ in range(5)]
-    expected = np.empty((5, 9))
-    for place, row in enumerate(right):
-        label = images.labels[row]
-        values = normalise(images.images[row : row + 1])
-        ranked = made(values)[0].argsort(descending=True)
-        other = ranked[1]
-        for layer in range(5):
-            if layer == 1:
-                values = made.maxpool(made.relu(made.bn1(made.conv1(values))))
-            if layer:
-                values = stages[layer - 1](values)
-
-            def difference(x, layer=layer, label=label, other=other):
-                z = made(x) if layer == 0 else logits_from(layer, x)
-                return z[0, label] - z[0, other]
-
-            gradient = torch.func.grad(difference)(values)
+    stem = nn.Sequential(made.conv1, made.bn1, made.relu, made.maxpool, made.layer1)
+    head = nn.Sequential(made.avgpool, nn.Flatten(), made.fc)
+    parts = [stem, made.layer2, made.layer3, made.layer4, head]
+    outputs, expected = [[] for _ in parts], np.empty((5, 9))
+    for place, row in enumerate(row for row in range(10) if row != WRONG):
+        values, label = normalise(images.images[[row]]), images.labels[row]
+        other = made(values)[0].argsort(descending=True)[1]
+        for layer, part in enumerate(parts):
+            values = values.detach().requires_grad_()
+            logits = nn.Sequential(*parts[layer:])(values)[0]
+            difference = logits[label] - logits[other]
+            (gradient,) = torch.autograd.grad(difference, values)
             outputs[layer].append(values.detach().flatten())
-            margin = difference(values) / gradient.norm()
-            expected[layer, place] = margin.item()
+            expected[layer, place] = (difference / gradient.norm()).item()
+            values = part(values)
     for layer, of_layer in enumerate(outputs):
         variation = torch.stack(of_layer).var(0, correction=0).sum()
         expected[layer] /= float(variation**0.5)

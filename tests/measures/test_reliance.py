@@ -1,7 +1,5 @@
 """Does a network need the object: networks of which it is known what they look at, image by image."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +7,7 @@ import torch
 from torch import nn
 
 from helpers.cams.localize import derangements
+from helpers.data.images import ImageSet, box_masks
 from helpers.measures import reliance
 from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.passes import Classifier
@@ -30,11 +29,6 @@ class Reader(nn.Module):
         return torch.stack([0.5 + 0 * red, red], 1)
 
 
-class ImageList(SimpleNamespace):
-    def __len__(self):
-        return len(self.labels)
-
-
 PLACES = ((1, 1), (6, 6))  # of the object: in the upper left, and in the lower right
 
 
@@ -49,7 +43,7 @@ def images():
     boxes[1::2, 1] = torch.tensor([5, 5, 8, 8])
     for image, label in enumerate(labels.tolist()):
         pixels[image, 0, *PLACES[image % 2]] = pixels[image, 0, 0, 7] = 255 * label
-    return ImageList(images=pixels, labels=labels, boxes=boxes)
+    return ImageSet(pixels, labels, boxes, tuple("abcdefghijkl"))
 
 
 def hits(network, images, batch_size=5):
@@ -64,9 +58,7 @@ def scored(network, images):
     return table.set_index("measure")
 
 
-def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(
-    images,
-):
+def test_a_network_that_reads_a_pixel_of_the_object_loses_its_class(images):
     found, partners = hits(Reader(*PLACES), images), derangements(12, 1)[:, 0].numpy()
     red = images.labels.numpy() == 1
     elsewhere = partners % 2 != np.arange(12) % 2  # is the other in the other corner?
@@ -86,10 +78,7 @@ def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
     network = Reader(*PLACES)
     hits(network, images, batch_size=12)
     partner = int(derangements(12, 1)[0, 0])
-    masks = torch.zeros(12, 8, 8, dtype=torch.bool)
-    for image, corners in enumerate(images.boxes.tolist()):
-        for x0, y0, x1, y1 in corners:
-            masks[image, y0:y1, x0:x1] = True
+    masks = box_masks(images.boxes, 8)
     image = images.images[0].float()
     colour = image.mean((1, 2)).round()[:, None, None]
     greyed = masks[0], masks[partner], ~masks[0]
@@ -98,15 +87,11 @@ def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
     assert masks[0].sum() == 16 + 6 - 1
 
 
-def test_an_image_that_is_all_box_or_has_none_is_undefined_and_counted_and_changes_no_other(
-    images,
-):
+def test_an_image_that_is_all_box_or_has_none_is_undefined_for_itself(images):
     images.boxes[3, 0], images.boxes[4] = torch.tensor([-1, 0, 8, 9]), 0
     found, kept = hits(Reader(*PLACES), images), [0, 1, 2, *range(5, 12)]
     assert found.isna().all(axis=1).tolist() == [image in (3, 4) for image in range(12)]
-    names = ("images", "labels", "boxes")
-    fewer = ImageList(**{name: getattr(images, name)[kept] for name in names})
-    of_fewer = hits(Reader(*PLACES), fewer)
+    of_fewer = hits(Reader(*PLACES), images.subset(kept))
     assert found.iloc[kept].to_numpy().tolist() == of_fewer.to_numpy().tolist()
     values = reliance.object_reliance(found)
     assert np.flatnonzero(np.isnan(values)).tolist() == [3, 4]

@@ -12,8 +12,6 @@ from helpers.measures import transforms
 from helpers.measures.passes import Classifier, Sample
 from helpers.measures.transforms import TRANSFORMS, Transform
 
-BILINEAR = V.InterpolationMode.BILINEAR
-
 
 @pytest.fixture
 def pixels():
@@ -30,21 +28,23 @@ class Sides(nn.Module):
         return torch.stack([left - right, right - left, torch.full_like(left, 1e-3)], 1)
 
 
-def halves(*bright):
+def halves(*is_right):
     """8 x 8 images, white on one half."""
-    images = torch.zeros(len(bright), 3, 8, 8, dtype=torch.uint8)
-    for image, side in zip(images, bright, strict=True):
-        image[..., :4] = 255 * (side == "left")
-        image[..., 4:] = 255 * (side == "right")
-    return images
+    images = torch.zeros(len(is_right), 3, 8, 2, 4, dtype=torch.uint8)
+    images[range(len(is_right)), :, :, is_right] = 255
+    return images.flatten(3)
 
 
 @pytest.mark.parametrize(
     ("degrees", "turns"), [(90, 1), (-90, 3), (180, 2), (-180, 2), (0, 0)]
 )
-def test_a_right_angle_moves_pixels_exactly(pixels, degrees, turns):
+def test_a_right_angle_and_a_shift_move_pixels_exactly(pixels, degrees, turns):
     square = pixels[..., :8]
     assert torch.equal(transforms.move(square, degrees), square.rot90(turns, (2, 3)))
+    right = TRANSFORMS["horizontal translation"].apply(pixels, 0.25)
+    down = TRANSFORMS["vertical translation"].apply(pixels, 0.25)
+    assert torch.equal(right[..., 3:], pixels[..., :-3])
+    assert torch.equal(down[..., 2:, :], pixels[..., :-2, :])
 
 
 @pytest.mark.parametrize("alpha", [-1.0, -0.25, 0.1, 0.25, 2.0])
@@ -60,7 +60,7 @@ def test_colour_jitter_is_torchvisions_three_adjustments(pixels, alpha):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 100])
 def test_accuracy_on_moved_halves_by_hand(batch_size):
-    images = halves("left", "right", "left", "right")
+    images = halves(0, 1, 0, 1)
     labels = torch.tensor([0, 1, 1, 1])
     shift = TRANSFORMS["horizontal translation"]
     classifier = Classifier(Sides(), torch.Tensor.float, "cpu", batch_size)
@@ -70,40 +70,26 @@ def test_accuracy_on_moved_halves_by_hand(batch_size):
         return transforms.transformed_accuracy(classifier, sample, shift, magnitudes)
 
     assert accuracy(0.0) == 3 / 4
-    # Half a width to the right: left becomes right, right leaves the image and no half
-    # is brighter.
+    # Left becomes right; right leaves the image, and no half is brighter.
     assert accuracy(0.5) == 1 / 4
     assert accuracy([0.0, -0.5, 0.5, 0.0]) == 3 / 4
 
 
 def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():
-    sample = Sample(halves(*["left"] * 400), None, torch.zeros(400).long())
+    sample = Sample(halves(*[0] * 400), None, torch.zeros(400).long())
     classifier = Classifier(Sides(), torch.Tensor.float, "cpu", 400)
     drawn = []
     for seed in (0, 0, 1):
         seen = []
-        note = Transform(
-            -3, 1, lambda images, size, seen=seen: seen.append(size) or images
-        )
-        accuracies = transforms.accuracies_at_random_magnitudes(
-            classifier, sample, {"one": note}, seed
-        )
-        assert accuracies == {"one": 1.0}
+        note = Transform(-3, 1, lambda images, size, to=seen: to.append(size) or images)
+        given = classifier, sample, {"one": note}, seed
+        assert transforms.accuracies_at_random_magnitudes(*given) == {"one": 1.0}
         assert -3 <= min(seen) < max(seen) < 1
         assert len(set(seen)) > 300
         # Four standard errors of the mean of 400 uniform numbers.
         assert abs(np.mean(seen) + 1) < 4 * 4 / (12 * 400) ** 0.5
         drawn.append(seen)
     assert drawn[0] == drawn[1] != drawn[2]
-
-
-def test_translations_move_right_and_down(pixels):
-    right, down = (
-        TRANSFORMS[f"{name} translation"].apply(pixels, 0.25)
-        for name in ("horizontal", "vertical")
-    )
-    assert torch.equal(right[..., 3:], pixels[..., :-3])
-    assert torch.equal(down[..., 2:, :], pixels[..., :-2, :])
 
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 0, 1, 1, 2])

@@ -76,9 +76,7 @@ def test_optimal_transport_equals_linear_programming():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_least_cost_is_that_of_every_assignment_and_shares_are_rounded_by_largest_remainders(
-    seed,
-):
+def test_least_cost_is_that_of_every_assignment_by_largest_remainders(seed):
     rng = np.random.default_rng(seed)
     cost, counts = rng.random((6, 3)), (1, 2, 3)
     every = set(itertools.permutations(np.repeat(np.arange(3), counts).tolist()))
@@ -89,22 +87,18 @@ def test_least_cost_is_that_of_every_assignment_and_shares_are_rounded_by_larges
         assert found == pytest.approx(expected, abs=1e-12)
 
 
-def mano_by_hand(z):
-    phi = np.mean([-(row - logsumexp(row)).mean() for row in z])
+@pytest.mark.parametrize("scale", [0.5, 2.0, 30.0])
+def test_mano_on_both_sides_of_its_threshold(scale):
+    z = scale * TARGET.numpy()
+    phi = (logsumexp(z, 1) - z.mean(1)).mean()
+    assert (phi > 5) == (scale == 30)
     rows = softmax(z, 1)
     if phi <= 5:
         rows = 1 + z + z**2 / 2
         rows -= rows.min(1, keepdims=True)
         rows /= rows.sum(1, keepdims=True)
-    return np.linalg.norm(rows.ravel(), 4) / rows.size**0.25, phi
-
-
-@pytest.mark.parametrize("scale", [0.5, 2.0, 30.0])
-def test_mano_on_both_sides_of_its_threshold(scale):
-    logits = scale * TARGET
-    expected, phi = mano_by_hand(logits.numpy())
-    assert (phi > 5) == (scale == 30)
-    found = unlabelled.matrix_norm_of_logits(logits)
+    expected = np.linalg.norm(rows.ravel(), 4) / rows.size**0.25
+    found = unlabelled.matrix_norm_of_logits(scale * TARGET)
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -128,19 +122,15 @@ def test_the_temperature_minimises_the_holdouts_loss_and_undoes_a_scaling():
 
 
 def scored(target=TARGET, holdout=LOGITS, labels=LABELS):
-    given = {
-        "network": nn.Identity(),
-        "target_logits": target,
-        "holdout_logits": holdout,
-        "holdout_labels": labels,
-    }
+    given = {"network": nn.Identity(), "target_logits": target}
+    given |= {"holdout_logits": holdout, "holdout_labels": labels}
     measures = measures_of_families(["unlabelled"])
     table, _ = evidence.score(measures, given, evidence.MeasureSettings())
     rows = table.itertuples()
     return table.set_axis([MEASURES[row.measure].column(row.variant) for row in rows])
 
 
-def test_calibrated_variants_are_those_of_divided_logits_and_nothing_depends_on_the_order_of_images():
+def test_calibrated_variants_are_of_divided_logits_whatever_the_order_of_images():
     found, t = scored()["value"], unlabelled.temperature(LOGITS, LABELS)
     divided = scored(TARGET / t, LOGITS.double() / t)["value"]
     calibrated = [name for name in found.index if name.endswith("(calibrated)")]
