@@ -5,12 +5,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import torch
+import torchvision
 from torch import nn
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, registry
 from helpers.measures.registry import MEASURES
-from helpers.networks import Undefined
+from helpers.networks import Undefined, resnet
 from helpers.parameters import TYPES
 
 
@@ -157,3 +159,42 @@ def test_the_example_of_a_new_measure_in_the_documentation_works(
     table, _ = evidence.score([item], tiny_given, evidence.MeasureSettings())
     assert 0.1 < table["value"].iloc[0] <= 1
     assert registry.columns()["title"].tolist() == ["peakedness"]
+
+
+# As little of everything as still goes through all of it.
+SMALL = evidence.MeasureSettings(
+    perturbation_fraction=0.4,
+    perturbation_points=2,
+    flatness_images=12,
+    flatness_draws=1,
+    flatness_halvings=2,
+    sharpness_images=12,
+    sharpness_steps=1,
+)
+
+
+def bottlenecks():
+    return resnet.build("resnet50", 3, stem="imagenet", width=0.125, seed=0)
+
+
+def transformer():
+    return torchvision.models.VisionTransformer(16, 8, 2, 2, 32, 64, num_classes=3)
+
+
+def without_zeros(network):
+    """Move weights that begin as zeros (a head, the last scale of a block), with which norms and logits would be degenerate."""
+    for parameter in network.parameters():
+        if not parameter.any():
+            nn.init.uniform_(parameter, 0.1, 0.2)
+    return network
+
+
+@pytest.mark.parametrize("build", [bottlenecks, transformer])
+def test_every_measure_has_a_number_or_a_reason_of_one_line(build, tiny_module_given):
+    torch.manual_seed(0)
+    network, start = without_zeros(build()), without_zeros(build())
+    given = tiny_module_given | {"network": network, "initial_network": start}
+    scored, _ = evidence.score(MEASURES.values(), given, SMALL)
+    assert not scored["reason"].str.contains("\n").any()
+    assert ((scored["reason"] == "") == scored["value"].notna()).all()
+    assert set(scored["measure"]) == set(MEASURES)

@@ -142,20 +142,18 @@ def iou_by_pixels(rectangle, boxes):
     return max((len(a & b) / len(a | b) for b in there), default=None)
 
 
-def average_precision_by_loop(
-    class_number, rectangles, boxes, labels, predicted, scores, threshold
-):
+def average_precision_by_loop(label, rectangles, boxes, labels, predicted, scores):
     """Detections from the surest on; precision at each hit, raised to the best that follows, over all boxes of the class."""
     pairs = zip(rectangles.tolist(), boxes.tolist(), strict=True)
     ious = [iou_by_pixels(*pair) for pair in pairs]
-    of_class = boxes[labels == class_number].flatten(0, 1).tolist()
+    of_class = boxes[labels == label].flatten(0, 1).tolist()
     total = sum(bool(pixels(box)) for box in of_class)
     hits, called, precisions = 0, 0, []
     for image in scores.argsort(descending=True).tolist():
         is_detection = ious[image] is not None and pixels(rectangles[image].tolist())
-        if predicted[image] == class_number and is_detection:
+        if predicted[image] == label and is_detection:
             called += 1
-            if labels[image] == class_number and ious[image] >= threshold:
+            if labels[image] == label and ious[image] >= 0.5:
                 hits += 1
                 precisions.append(hits / called)
     # Precision peaks at hits, so the best of what follows is the best among the hits that follow.
@@ -163,19 +161,16 @@ def average_precision_by_loop(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_average_precision_equals_a_plain_loop_and_only_the_order_of_scores_counts(
-    seed,
-):
+def test_average_precision_is_of_a_plain_loop_and_of_the_order_of_scores(seed):
     rectangles, boxes, labels, predicted, scores = detector(seed, most=1 + seed)
     rectangles[~localize.is_box(rectangles)] = 0
     table = pd.DataFrame(rectangles.numpy(), columns=["x0", "y0", "x1", "y1"])
     table["box_found"] = localize.best_box_iou(rectangles, boxes).ge(0.5).numpy()
-    images = SimpleNamespace(boxes=boxes)
-    found = localization.box_average_precision(table, images, labels, predicted, scores)
+    given = table, SimpleNamespace(boxes=boxes), labels, predicted
+    found = localization.box_average_precision(*given, scores)
     scene = rectangles, boxes, labels, predicted, scores
-    expected = [average_precision_by_loop(label, *scene, 0.5) for label in (0, 1)]
+    expected = [average_precision_by_loop(label, *scene) for label in (0, 1)]
     assert found == pytest.approx(np.mean(expected), rel=1e-12)
-    given = table, images, labels, predicted
     again = localization.box_average_precision(*given, scores.exp() * 9)
     assert again == pytest.approx(found, rel=1e-12)
     with pytest.raises(ValueError, match="not finite"):
@@ -183,25 +178,13 @@ def test_average_precision_equals_a_plain_loop_and_only_the_order_of_scores_coun
         localization.box_average_precision(*given, undefined)
 
 
-def found_by_loop(maps, boxes, size, thresholds, least):
-    """Parts of each mask as those of a graph, and the best threshold of all images together."""
-    shares = []
-    for threshold in thresholds:
-        found = []
-        for enlarged, of_image in zip(
-            localize.upsample(maps, size), boxes, strict=True
-        ):
-            places = (enlarged >= threshold).nonzero().flip(1).numpy()
-            is_near = cdist(places, places, "chebyshev") <= 1
-            count, part = connected_components(is_near)
-            best = 0
-            for number in range(count):
-                inside = places[part == number]
-                rectangle = [*inside.min(0), *(inside.max(0) + 1)]
-                best = max(best, iou_by_pixels(rectangle, of_image.tolist()))
-            found.append(best >= least)
-        shares.append(np.mean(found))
-    return max(shares)
+def best_iou_of_parts(mask, boxes):
+    """Parts of a mask are those of the graph of neighbouring pixels."""
+    places = mask.nonzero().flip(1).numpy()
+    count, part = connected_components(cdist(places, places, "chebyshev") <= 1)
+    groups = [places[part == number] for number in range(count)]
+    rectangles = [[*group.min(0), *(group.max(0) + 1)] for group in groups]
+    return max((iou_by_pixels(each, boxes.tolist()) for each in rectangles), default=0)
 
 
 def test_max_box_accuracy_takes_the_best_part_of_a_map_and_the_best_threshold_of_all():
@@ -213,8 +196,10 @@ def test_max_box_accuracy_takes_the_best_part_of_a_map_and_the_best_threshold_of
     thresholds = [0.3, 0.6, 0.8]
     accuracies = localization.box_accuracies(maps, boxes, 16, thresholds)
     assert 0 < accuracies[2] < accuracies[1] <= accuracies[0] <= 1
+    large = localize.upsample(maps, 16)
+    best = [[*map(best_iou_of_parts, large >= cut, boxes)] for cut in thresholds]
     leasts = localization.LEAST_IOUS
-    expected = [found_by_loop(maps, boxes, 16, thresholds, least) for least in leasts]
+    expected = [np.mean(np.array(best) >= least, 1).max() for least in leasts]
     assert accuracies == pytest.approx(expected, abs=1e-12)
 
 

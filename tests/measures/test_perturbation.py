@@ -1,5 +1,6 @@
 """Measures of perturbed images on a network: against the network taken apart, loops over pairs, and scikit-learn."""
 
+import copy
 import itertools
 from collections import OrderedDict
 from dataclasses import replace
@@ -12,13 +13,10 @@ import torch
 from sklearn.metrics import davies_bouldin_score
 from torch import nn
 
-from helpers.data.images import load_study_data
 from helpers.measures import perturbation, transforms
 from helpers.measures.evidence import Evidence, MeasureSettings, score
 from helpers.measures.passes import Classifier, Sample
 from helpers.measures.registry import measures_of_families
-from helpers.networks import resnet
-from tests.conftest import TINY_SCENES
 
 SETTINGS = MeasureSettings(perturbation_fraction=0.5, perturbation_points=5)
 FAMILY = [
@@ -29,17 +27,14 @@ FAMILY = [
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory):
-    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
-    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
+def given(tiny_module_given):
     # The head is drawn anew, wide enough that all classes are predicted.
+    network = copy.deepcopy(tiny_module_given["network"])
     generator = torch.Generator().manual_seed(5)
     nn.init.normal_(network.fc.weight, std=3, generator=generator)
     # An image of each class, and again.
-    in_turn = data.train.subset(np.arange(36).reshape(3, 12).T.ravel())
-    normalise = resnet.normalise_images
-    images = {"images": in_turn, "normalise": normalise, "device": "cpu"}
-    return images | {"network": network}
+    in_turn = tiny_module_given["images"].subset(np.arange(36).reshape(3, 12).T.ravel())
+    return tiny_module_given | {"images": in_turn, "network": network}
 
 
 @pytest.fixture(scope="module")
