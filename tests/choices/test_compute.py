@@ -1,7 +1,7 @@
 """Scores under other choices: against independent ways to compute them, and kept by the store."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from helpers.cams import attribution, localize
-from helpers.cams.maps import (
-    closed_form_cam,
-    normalise_maps,
-)
+from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.choices import compute, tables
 from helpers.choices.compute import (
     ATTRIBUTED,
@@ -24,8 +21,8 @@ from helpers.choices.compute import (
     TRUE,
     Settings,
 )
-from helpers.data.images import ImageSet, box_masks
-from helpers.measures import evidence, registry
+from helpers.data.images import box_masks
+from helpers.measures import evidence
 from helpers.measures.passes import Classifier
 from helpers.networks import hooks, resnet
 from helpers.scores.models import Model
@@ -62,33 +59,37 @@ def network():
 
 @pytest.fixture(scope="module")
 def given(network, tiny_module_given):
+    """A network, images, the first ten of them, and the paper's choice."""
     classifier = Classifier(network, resnet.normalise_images, "cpu", 256)
     images = tiny_module_given["images"]
-    return Given(classifier, images, compute.way_of_paper(classifier, images))
+    of_paper = compute.way_of_paper(classifier, images)
+    return SimpleNamespace(
+        classifier=classifier,
+        images=images,
+        few=images.subset(range(10)),
+        of_paper=of_paper,
+    )
 
 
-class Given(NamedTuple):
-    """A network, images, and the paper's choice."""
-
-    classifier: Classifier
-    images: ImageSet
-    of_paper: dict
+def scores_of(given, ways, images, settings=SETTINGS):
+    paper, classifier = given.of_paper, given.classifier
+    return compute.scores_of_ways(paper, ways, classifier, images, settings)
 
 
 def closed_form_scores(given, settings=SETTINGS):
     ways = compute.closed_form_ways(given.of_paper, settings)
-    return compute.scores_of_ways(
-        given.of_paper, ways, given.classifier, given.images, settings
-    )
+    return scores_of(given, ways, given.images, settings)
 
 
 def sampled_scores(given):
-    images = given.images.subset(range(10))
-    network = given.classifier.network
-    ways = compute.sampled_ways(given.of_paper, network, SETTINGS)
-    return compute.scores_of_ways(
-        given.of_paper, ways, given.classifier, images, SETTINGS
-    )
+    ways = compute.sampled_ways(given.of_paper, given.classifier.network, SETTINGS)
+    return scores_of(given, ways, given.few)
+
+
+def iou_of(maps, images, thresholds):
+    """IoU of maps, that are normalised, with the boxes: (thresholds, images)."""
+    in_boxes = box_masks(images.boxes, 16)
+    return localize.iou_at(maps, in_boxes, thresholds)[..., 0].double()
 
 
 def maps_of(given, **way):
@@ -133,10 +134,7 @@ def test_every_closed_form_is_scored_as_one_by_one(
     classes = predicted if class_used == "predicted" else images.labels
     weight = network.fc.weight.detach()
     maps = closed_form_cam(method, features, weight, classes, formula == "torchcam")
-    maps = normalise_maps(maps)
-    iou = localize.iou_at(maps, box_masks(images.boxes, 16), SETTINGS.thresholds)[
-        ..., 0
-    ]
+    iou = iou_of(normalise_maps(maps), images, SETTINGS.thresholds)
     subsets = {"all": right | ~right, "correct": right, "wrong": ~right}
     keys = {"method": method, "formula": formula, "class_used": class_used}
     fixed = {"layer": "layer4", "annotation": "boxes", "image_size": 16}
@@ -145,26 +143,14 @@ def test_every_closed_form_is_scored_as_one_by_one(
         assert rows["threshold"].tolist() == list(SETTINGS.thresholds)
         assert set(rows["n"]) == {int(part.sum())}
         # A pixel at the threshold may fall to either side in another memory layout.
-        expected = iou[:, part].double().mean(1)
+        expected = iou[:, part].mean(1)
         np.testing.assert_allclose(rows["value"], expected, atol=1e-3)
 
 
 def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
-    names = ["iou", *localize.CORRECTED]
-    items = [
-        item
-        for item in registry.measures_of_families(["localization"])
-        if item.name in names
-    ]
-    of_network = {
-        "network": given.classifier.network,
-        "images": given.images,
-        "normalise": given.classifier.normalise,
-        "device": "cpu",
-    }
-    expected = evidence.score(items, of_network, evidence.MeasureSettings())[
-        0
-    ].set_index("measure")["value"]
+    network = given.classifier.network
+    scores = evidence.score_network(network, given.images)
+    expected = scores.set_index("measure")["value"]
     keys = {"method": "grad_cam", "class_used": "predicted"}
     row = chosen(closed["scores"], **keys, threshold=0.1, subset="all").iloc[0]
     assert row["value"] == pytest.approx(expected["iou"], abs=1e-6)
@@ -179,12 +165,9 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
     settings = replace(SETTINGS, masks={"fine_grained": masks})
     scores = closed_form_scores(given, settings)["scores"]
     row = chosen(scores, annotation="fine_grained", threshold=0.1, subset="all").iloc[0]
-    maps = maps_of(given)
-    (iou,) = localize.iou_at(maps[5:], box_masks(given.images.boxes[5:], 16), [0.1])[
-        ..., 0
-    ]
+    (iou,) = iou_of(maps_of(given), given.images, [0.1])
     assert row["n"] == len(given.images) - 5
-    assert row["value"] == pytest.approx(float(iou.double().mean()), rel=1e-9)
+    assert row["value"] == pytest.approx(float(iou[5:].mean()), rel=1e-9)
     methods = scores.loc[scores["annotation"] == "fine_grained", "method"]
     assert set(methods) == {"grad_cam"}
 
@@ -201,46 +184,32 @@ def test_smooth_grad_cam_plus_plus_is_grad_cam_plus_plus_and_torchcams_is_not(sa
 
 @pytest.mark.parametrize("layer", ["layer1", "layer2", "layer3", "layer4"])
 def test_every_layer_is_scored_as_captum_would(layer, network, given, sampled):
-    images = given.images.subset(range(10))
-    pixels = normalised(images)
-    maps = captum_grad_cam(
-        network, network.get_submodule(layer), pixels, network(pixels).argmax(1)
-    )
-    (iou,) = localize.iou_at(normalise_maps(maps), box_masks(images.boxes, 16), [0.3])[
-        ..., 0
-    ]
-    row = chosen(
-        sampled["scores"],
-        method="grad_cam",
-        layer=layer,
-        threshold=0.3,
-        subset="all",
-        image_size=16,
-    ).iloc[0]
-    assert (row["n"], row["value"]) == (
-        10,
-        pytest.approx(float(iou.double().mean()), abs=3e-3),
-    )
+    pixels = normalised(given.few)
+    explained = network.get_submodule(layer), pixels, network(pixels).argmax(1)
+    maps = captum_grad_cam(network, *explained)
+    (iou,) = iou_of(normalise_maps(maps), given.few, [0.3])
+    keys = {"method": "grad_cam", "layer": layer, "image_size": 16, "subset": "all"}
+    row = chosen(sampled["scores"], **keys, threshold=0.3).iloc[0]
+    assert row["n"] == 10
+    assert row["value"] == pytest.approx(float(iou.mean()), abs=3e-3)
 
 
 @pytest.mark.parametrize("side", [8, 32])
 def test_another_image_size_is_scored_as_a_pass_over_resized_images(
     side, network, given, sampled
 ):
-    images = given.images.subset(range(10))
     options = {"mode": "bilinear", "antialias": True, "align_corners": False}
-    resized = F.interpolate(images.images.float(), size=(side, side), **options)
+    resized = F.interpolate(given.few.images.float(), size=(side, side), **options)
     with torch.no_grad():
         features, logits = hooks.features_and_logits(
             network, network.layer4, resnet.normalise_images(resized)
         )
         weight = network.fc.weight
         maps = closed_form_cam("grad_cam", features, weight, logits.argmax(1))
-    in_boxes = box_masks(images.boxes, 16)
-    (iou,) = localize.iou_at(normalise_maps(maps), in_boxes, [0.3])[..., 0]
+    (iou,) = iou_of(normalise_maps(maps), given.few, [0.3])
     keys = {"method": "grad_cam", "image_size": side, "subset": "all"}
     row = chosen(sampled["scores"], **keys, threshold=0.3).iloc[0]
-    assert row["value"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
+    assert row["value"] == pytest.approx(float(iou.mean()), abs=3e-3)
 
 
 def test_eigen_cam_explains_no_class_and_all_others_the_predicted_one(sampled):
@@ -266,19 +235,15 @@ def test_each_pass_over_images_has_noise_of_its_own(given, monkeypatch):
         return torch.ones(len(inputs), 2, 2)
 
     monkeypatch.setattr(compute, "layer_maps", layer_maps)
-    settings = replace(SETTINGS, seed=7)
-    compute.scores_of_ways(given.of_paper, [way], given.classifier, images, settings)
+    scores_of(given, [way], images, replace(SETTINGS, seed=7))
     assert seeds == [7, 8, 9]
 
 
-class Data:
+def study_of(images):
     """Images as a study has them."""
-
-    fingerprint = "made"
-    classes = range(3)
-
-    def __init__(self, images):
-        self.train = self.test = images
+    return SimpleNamespace(
+        fingerprint="made", classes=range(3), train=images, test=images
+    )
 
 
 def kept(work, given, settings=SETTINGS):
@@ -289,7 +254,7 @@ def kept(work, given, settings=SETTINGS):
         Model(name, load=lambda device, name=name: loaded.append(name) or network)
         for name in "ab"
     ]
-    store = Store(work, lambda: Data(given.images), jobs=1)
+    store = Store(work, lambda: study_of(given.images), jobs=1)
     return compute.score_choices(store, models, settings), loaded
 
 
@@ -313,11 +278,11 @@ def test_a_change_computes_only_the_part_that_it_decides(given, tmp_path):
 
 def test_masks_are_made_once_and_read_where_no_pixels_are(given, tmp_path):
     names = ["spectral_residual"]
-    store = Store(tmp_path, lambda: Data(given.images))
+    store = Store(tmp_path, lambda: study_of(given.images))
     (made,) = compute.masks_of_images(store, EVERY, names).values()
     assert made.any()
     gone = replace(given.images, images=given.images.images.to("meta"))
-    store = Store(tmp_path, lambda: Data(gone))
+    store = Store(tmp_path, lambda: study_of(gone))
     read = compute.masks_of_images(store, EVERY, [*names, "grab_cut"])
     assert list(read) == names
     assert torch.equal(read["spectral_residual"], made)
@@ -326,15 +291,14 @@ def test_masks_are_made_once_and_read_where_no_pixels_are(given, tmp_path):
 def test_attributions_are_scored_on_the_same_images(network, given, tmp_path):
     record = kept(tmp_path, given)[0].record(ATTRIBUTED, "a")
     assert set(record["scores"]["method"]) == {"grad_cam", *SETTINGS.attributions}
-    images = given.images.subset(range(10))
-    inputs = normalised(images)
+    inputs = normalised(given.few)
     separated = attribution.with_separate_relus(network)
-    maps = attribution.attribution_maps(
-        "saliency", separated, inputs, network(inputs).argmax(1)
-    )
+    predicted = network(inputs).argmax(1)
+    maps = attribution.attribution_maps("saliency", separated, inputs, predicted)
     # Of the normalised map; Captum's saliency is nowhere 0.
     maps = maps - maps.amin((1, 2), keepdim=True)
-    share = torch.einsum("nyx,myx->nm", maps, box_masks(images.boxes, 16).float())
+    in_boxes = box_masks(given.few.boxes, 16).float()
+    share = torch.einsum("nyx,myx->nm", maps, in_boxes)
     share /= maps.sum((1, 2))[:, None]
     energy = share.diag() - share.gather(1, localize.derangements(10)).mean(1)
     np.testing.assert_allclose(record["energy_in_box, saliency"], energy, atol=3e-4)
@@ -346,7 +310,7 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     form = {"stem": "small", "width": 0.125, "last_stride": 2}
     names = ["resnet18", "resnet34", "resnet18"]
     forms = pd.DataFrame({"architecture": names, **form})
-    store = Store(tmp_path, lambda: Data(given.images), jobs=1)
+    store = Store(tmp_path, lambda: study_of(given.images), jobs=1)
     settings = replace(SETTINGS, images=20, seed=4)
     table = compute.untrained_networks(store, forms, 2, settings)
     assert table["architecture"].tolist() == ["resnet18"] * 2 + ["resnet34"] * 2
@@ -368,10 +332,9 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
 def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
     given, closed, sampled
 ):
-    in_boxes = box_masks(given.images.boxes, 16)
     method, formula = CLOSED_FORMS[0]
     expected, of_true = (
-        localize.iou_at(maps_of(given, class_used=class_used), in_boxes, [0.1])[0, :, 0]
+        iou_of(maps_of(given, class_used=class_used), given.images, [0.1])[0]
         for class_used in (PREDICTED, TRUE)
     )
     name = compute.name_of_images("iou", method, formula)
