@@ -1,8 +1,17 @@
 import numpy as np
+import pytest
+
+from helpers.data.images import load_study_data
+from tests.conftest import TINY_SCENES
 
 SSIM = np.linspace(0.6, 1, 9).round(2)
 UNSEEN = np.array([n / (50 + n) for n in range(0, 60, 10)])
 WEIGHTS = np.array([5.3, 7.8, 9.2, 12, 19, 30, 43, 66]) * 1e6
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
 
 
 def grid_of_total(total, *levels):

@@ -46,21 +46,17 @@ def test_a_network_is_that_of_torchvision_or_resnet_by_width_and_seed():
 
 
 def test_small_images_keep_a_map_of_four_by_four():
-    images = torch.zeros(2, 3, 64, 64)
     network = untrained("mobilenet_v2 w0.1", 4, 64).eval()
-    assert network.features(images).shape[2:] == (4, 4)
+    assert network.features(torch.zeros(1, 3, 64, 64)).shape[2:] == (4, 4)
     weights = untrained("mobilenet_v2 w0.1", 4, 224).state_dict()
     network.load_state_dict(weights)  # strides alone differ
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["resnet19 w0.25", "resnet18 w0", "resnet18 w", "mobilnet_v2 w1", "vgg11 w1"],
+    "name", ["resnet19 w0.25", "resnet18 w0", "resnet18 w", "vgg11 w1"]
 )
 def test_a_network_that_cannot_be_made_is_named_with_what_can(name):
-    with pytest.raises(
-        ValueError, match=f"kappa_families has '{name}'.*'mobilenet_v2 w0.5'$"
-    ):
+    with pytest.raises(ValueError, match=f"has '{name}'.*'mobilenet_v2 w0.5'$"):
         untrained(name, 4, 64)
 
 
@@ -69,7 +65,7 @@ def test_networks_are_made_once_and_loaded_without_heads_with_their_start(
 ):
     training = recipe(data, 2, 0)
     made_models(NAMES, work, training, **OPTIONS)
-    monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
+    monkeypatch.delattr(run, "train_epoch")
     models = made_models(NAMES, work, training, **OPTIONS)
     assert [model.facts["model"] for model in models] == NAMES
     assert [model.facts["family"] for model in models] == ["resnet", "mobilenet_v2"]
@@ -89,11 +85,10 @@ def test_networks_are_made_once_and_loaded_without_heads_with_their_start(
 
 
 def test_a_published_network_is_tuned_with_a_new_head(work, data, monkeypatch):
-    weights = str(work / "{architecture}.safetensors")
     published = mobilenet_v2(num_classes=9)
-    save_file(published.state_dict(), weights.replace("{architecture}", "mobilenet_v2"))
+    save_file(published.state_dict(), work / "mobilenet_v2.safetensors")
     training = recipe(data, 1, 0)
-    options = OPTIONS | {"weights": weights}
+    options = OPTIONS | {"weights": str(work / "{architecture}.safetensors")}
     (model,) = made_models(["mobilenet_v2 tuned"], work, training, **options)
     assert model.facts["family"] == "mobilenetv2, fine-tuned"
     assert model.facts["origin"] == "fine-tuned on 3 classes"
@@ -102,7 +97,7 @@ def test_a_published_network_is_tuned_with_a_new_head(work, data, monkeypatch):
     tuned = load_file(folder / "snapshot-stop.safetensors")
     assert tuned["1.weight"].shape == (3, 1280)
     assert not same(model.load("cpu"), model.initial())
-    monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
+    monkeypatch.delattr(run, "train_epoch")
     (again,) = made_models(["mobilenet_v2 tuned"], work, training, **options)
     assert again.model_id == model.model_id
     with pytest.raises(FileNotFoundError, match="resnet18"):

@@ -21,6 +21,12 @@ def images():
     return torch.randint(256, (3, 3, 48, 48), dtype=torch.uint8, generator=random)
 
 
+def published(name, state, folder):
+    safetensors.torch.save_file(state, folder / f"{name}.safetensors")
+    weights = str(folder / "{architecture}.safetensors")
+    return networks.published([name], weights)[0]
+
+
 def features_of(model, images):
     with torch.inference_mode():
         return model.load("cpu")(prepared(images, model.normalise, "cpu"))
@@ -35,19 +41,15 @@ def test_published_networks_are_timms_without_their_head(
 ):
     torch.manual_seed(1)
     reference = timm.create_model(name, num_classes=7).eval()
-    place = tmp_path / f"{name}.safetensors"
-    safetensors.torch.save_file(reference.state_dict(), place)
-    weights = str(tmp_path / "{architecture}.safetensors")
-    (found,) = networks.published([name], weights)
+    found = published(name, reference.state_dict(), tmp_path)
     assert (found.facts["family"], found.facts["side"]) == (family, 224)
     resized = resize(images, [224, 224], InterpolationMode.BICUBIC)
     with torch.inference_mode():
         maps = reference.forward_features(resnet.normalise_images(resized))
         expected = reference.forward_head(maps, pre_logits=True)
+    values = features_of(found, images)
     rounding = 1e-4 * float(expected.abs().max())
-    torch.testing.assert_close(
-        features_of(found, images), expected, rtol=0, atol=rounding
-    )
+    torch.testing.assert_close(values, expected, rtol=0, atol=rounding)
     assert found.initial() is None
 
 
@@ -75,14 +77,11 @@ def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):
     open_clip = pytest.importorskip("open_clip", reason="open_clip is not installed")
     layout = open_clip.get_model_config("RN50")
     torch.manual_seed(2)
-    visual = open_clip.model._build_vision_tower(
-        layout["embed_dim"], layout["vision_cfg"]
-    ).eval()
+    sizes = layout["embed_dim"], layout["vision_cfg"]
+    visual = open_clip.model._build_vision_tower(*sizes).eval()
     state = {f"visual.{name}": value for name, value in visual.state_dict().items()}
     state["logit_scale"] = torch.ones(1)
-    safetensors.torch.save_file(state, tmp_path / "RN50.safetensors")
-    weights = str(tmp_path / "{architecture}.safetensors")
-    (model,) = networks.published(["RN50"], weights)
+    model = published("RN50", state, tmp_path)
     assert model.facts["family"] == "clip"
     tensors = model.load("cpu").parameters()
     # Millions, in Table 1 of the paper.
@@ -102,10 +101,7 @@ def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):
 def test_what_is_missing_or_unknown_is_named_with_the_nearest(timm, tmp_path):
     with pytest.raises(FileNotFoundError, match="made"):
         networks.published(["RN50"], "made")
-    with pytest.raises(
-        ValueError,
-        match=r"'resnet19' is .*no folder \(did you mean 'resnet18'",
-    ):
+    with pytest.raises(ValueError, match=r"'resnet19' is .*did you mean 'resnet18'"):
         networks.published(["resnet19"], "made")
     with pytest.raises(FileNotFoundError, match=r"has no checkpoints \(.safetensors"):
         networks.published([str(tmp_path)], "made")

@@ -6,17 +6,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from helpers.data import synthetic
-from helpers.data.images import load_study_data
 from helpers.data.shifts import ssim
 from helpers.kappa import noise
-from helpers.kappa.noise import (
-    AutoEncoder,
-    calibrated,
-    degradation,
-    degrade,
-    train_autoencoder,
-)
-from tests.conftest import TINY_SCENES
+from helpers.kappa.noise import AutoEncoder, calibrated, degrade, train_autoencoder
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +24,6 @@ def autoencoder():
     return train_autoencoder(torch.from_numpy(np.stack(pixels)), seed=0)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
-
-
 def mean_ssim(images, generator, strength):
     return float(ssim(images, degrade(images, generator, strength)).double().mean())
 
@@ -44,12 +31,9 @@ def mean_ssim(images, generator, strength):
 def test_the_autoencoder_blends_up_to_1_and_loses_everything_at_its_end(
     images, autoencoder
 ):
-    whole, half = (
-        degrade(images, autoencoder, strength).double() for strength in (1.0, 0.5)
-    )
-    assert (
-        half - (images.double() + whole) / 2
-    ).abs().max() <= 0.76  # two roundings, one of them halved
+    whole, half = (degrade(images, autoencoder, strength) for strength in (1.0, 0.5))
+    blend = (images.double() + whole) / 2
+    assert (half - blend).abs().max() <= 0.76  # two roundings, one of them halved
     nothing = degrade(images, autoencoder, 1.0 + noise._WIDTH)
     assert torch.equal(nothing, nothing[:1].expand_as(nothing))
 
@@ -62,9 +46,8 @@ def test_its_channels_count_by_their_number():
         scale = torch.zeros(8)
         scale[: len(first)] = torch.tensor(first)
         wide = network.widen(code * scale[:, None, None])
-        expected = torch.sigmoid(
-            torch.pixel_shuffle(network.colour(torch.pixel_shuffle(wide, 2)), 2)
-        )
+        coloured = network.colour(torch.pixel_shuffle(wide, 2))
+        expected = torch.sigmoid(torch.pixel_shuffle(coloured, 2))
         torch.testing.assert_close(network(pixels, torch.full((2,), kept)), expected)
 
 
@@ -107,11 +90,9 @@ def test_a_target_out_of_reach_is_named_with_what_was_reached(images, autoencode
 
 
 def test_the_auto_encoder_is_trained_once(data, tmp_path, monkeypatch):
-    made = degradation([0.9, 1.0], data, tmp_path)
-    monkeypatch.setattr(
-        noise, "train_autoencoder", lambda *given, **options: pytest.fail("again")
-    )
-    again = degradation([0.9, 1.0], data, tmp_path)
+    made = noise.degradation([0.9, 1.0], data, tmp_path)
+    monkeypatch.delattr(noise, "train_autoencoder")
+    again = noise.degradation([0.9, 1.0], data, tmp_path)
     assert again.levels == made.levels
     for name, value in made.network.state_dict().items():
         assert torch.equal(value, again.network.state_dict()[name])

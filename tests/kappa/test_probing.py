@@ -9,7 +9,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import cohen_kappa_score
 from sklearn.preprocessing import StandardScaler
 
-from helpers.data.images import load_study_data
 from helpers.kappa import networks, noise, probing
 from helpers.kappa.probing import class_steps, fit_probe
 from helpers.networks import resnet
@@ -22,32 +21,27 @@ LEVELS = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
 NOISE = noise.Degradation(0, noise.AutoEncoder().eval(), LEVELS)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
-
-
 def untrained(seed):
-    return resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval()
+    """A ResNet without its head."""
+    form = {"stem": "strided", "width": 0.125, "seed": seed}
+    return networks.without_head(resnet.build("resnet18", 3, **form).eval())
 
 
-def backbone(seed=0):
-    """ResNets without their heads, before and after training."""
-    facts = {"family": "resnet", "origin": "made"}
-    return Model(
-        f"m{seed}@stop",
-        lambda device="cpu": networks.without_head(untrained(seed)).to(device),
-        facts | {"model": f"resnet18 no. {seed}"},
-        lambda: networks.without_head(untrained(seed + 10)),
-    )
+def backbone(seed):
+    facts = {"family": "resnet", "origin": "made", "model": f"resnet18 no. {seed}"}
+    load = lambda device="cpu": untrained(seed).to(device)  # noqa: E731
+    return Model(f"m{seed}@stop", load, facts, lambda: untrained(seed + 10))
 
 
-def clouds(classes=4, each=40, features=6, seed=0):
+MODELS = [backbone(0), backbone(1)]
+
+
+def clouds(classes, each=40, features=6):
     """Overlapping Gaussian clouds, features of unlike scale and place."""
-    generator = np.random.default_rng(seed)
-    centres = generator.normal(size=(classes, features)) * 1.2
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(classes, features)) * 1.2
     labels = np.repeat(np.arange(classes), each)
-    values = centres[labels] + generator.normal(size=(len(labels), features))
+    values = centres[labels] + random.normal(size=(len(labels), features))
     return values * 10.0 ** np.arange(features) + 7, labels
 
 
@@ -115,17 +109,16 @@ def test_steps_that_cannot_be_had_are_refused(wanted, fractions, message):
 @pytest.fixture(scope="module")
 def probed(data, tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1)
-    models = [backbone(0), backbone(1)]
-    return store, probing.probes(store, models, data, NOISE, [2, 3], 0.01)
+    return store, probing.probes(store, MODELS, data, NOISE, [2, 3], 0.01)
 
 
 def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(
     probed, data
 ):
-    kept, models = probed[1], [backbone(0), backbone(1)]
-    table = probing.kappa_of_classes(kept, models, data, LEVELS, [2, 3])
+    kept = probed[1]
+    table = probing.kappa_of_classes(kept, MODELS, data, LEVELS, [2, 3])
     assert len(table) == 2 * 2 * (2 + 3)
-    network = models[1].load()
+    network = MODELS[1].load()
     clean = logits_of(network, data.train.images, "cpu").numpy()
     images = noise.degrade(data.test.images, NOISE.network, 1.0)
     noisy = logits_of(network, images, "cpu").numpy()
@@ -137,10 +130,9 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
         probe = fit_probe(clean[is_fitted], fitted_labels[is_fitted])
         true = labels[is_tested]
         predicted = logits(probe, noisy[is_tested]).argmax(1)
-        np.testing.assert_array_equal(
-            record["predicted"][step, 0, is_tested], predicted
-        )
-        assert (record["predicted"][step, 0, ~is_tested] == -1).all()
+        found = record["predicted"][step, 0]
+        np.testing.assert_array_equal(found[is_tested], predicted)
+        assert (found[~is_tested] == -1).all()
         rows = at_level[np.isclose(at_level["unseen_fraction"], fraction)]
         assert rows["class_id"].tolist() == TINY_SCENES["class_ids"][:count]
         assert rows["n"].tolist() == [6] * count
@@ -152,8 +144,8 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
     is_seen = fitted_labels < 2
     weight, _ = fit_probe(clean[is_seen], fitted_labels[is_seen])
     np.testing.assert_allclose(record["weight"], weight, rtol=1e-6)
-    weights = sum(parameter.numel() for parameter in network.parameters())
-    assert set(table["weights"]) == {weights}
+    weights = [parameter.numel() for parameter in network.parameters()]
+    assert set(table["weights"]) == {sum(weights)}
 
 
 def test_complexity_is_read_on_the_first_classes_in_turn(data):
@@ -168,19 +160,18 @@ def test_complexity_is_read_on_the_first_classes_in_turn(data):
 
 def test_probes_are_fitted_once_per_penalty(probed, data, monkeypatch):
     store, first = probed
-    stiff = probing.probes(store, [backbone(0)], data, NOISE, [2, 3], 100.0)
+    stiff = probing.probes(store, MODELS[:1], data, NOISE, [2, 3], 100.0)
     weight = stiff.record("probes", "m0@stop")["weight"]
     of_first = first.record("probes", "m0@stop")["weight"]
     assert np.abs(weight).max() < np.abs(of_first).max()
-    monkeypatch.setattr(probing, "degrade", lambda *given: pytest.fail("again"))
-    probing.probes(store, [backbone(0)], data, NOISE, [2, 3], 100.0)
+    monkeypatch.delattr(probing, "degrade")
+    probing.probes(store, MODELS[:1], data, NOISE, [2, 3], 100.0)
 
 
 def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):
-    models = [backbone(0), backbone(1)]
-    classifier, other = networks.with_probes(models, probed[1])
+    classifier, other = networks.with_probes(MODELS, probed[1])
     record = probed[1].record("probes", "m0@stop")
-    features = logits_of(models[0].load(), data.test.images, "cpu")
+    features = logits_of(MODELS[0].load(), data.test.images, "cpu")
     expected = logits((record["weight"], record["bias"]), features.numpy())
     values = logits_of(classifier.load("cpu"), data.test.images, "cpu").numpy()
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
