@@ -89,17 +89,13 @@ def test_a_level_may_be_missing_from_a_draw():
 
 
 def test_design_has_an_indicator_of_each_level_or_one_of_two():
-    models = pd.DataFrame(
-        {"rate": [0.3, 0.3, 0.1], "name": list("abc"), "n": [1, 2, 9]}
-    )
+    rows = [(0.3, "a", 1), (0.3, "b", 2), (0.1, "c", 9)]
+    models = pd.DataFrame(rows, columns=["rate", "name", "n"])
     columns = c.design(models, ["rate", "name"], ["n"])
     assert columns.tolist() == [[1, 1, 1, 0, 0], [2, 1, 0, 1, 0], [9, 0, 0, 0, 1]]
     assert c.design(models).shape == (3, 0)
     loss = c.with_log_train_loss(pd.DataFrame({"train_loss": [0.0, 1.0]}))
     assert loss["log_train_loss"].tolist() == pytest.approx([math.log(1e-12), 0])
-
-
-# Draws and intervals
 
 
 def catalogue(seed, rho, measures=1, test_images=1000):
@@ -200,10 +196,8 @@ def test_columns_are_drawn_with_their_images_and_the_gap_by_test_accuracy():
     assert draws.resampled("norm").tolist() == [models["norm"].tolist()]
     part = draws.subset([2, 6])
     assert (part.resampled("gap") == draws.resampled("gap")[:, [2, 6]]).all()
-    assert (
-        dataclasses.replace(draws, unit="gap").resampled("iou")[:, 1]
-        == draws.resampled("iou")[:, 1]
-    ).all()
+    by_gap = dataclasses.replace(draws, unit="gap").resampled("iou")
+    assert (by_gap[:, 1] == draws.resampled("iou")[:, 1]).all()
 
 
 @pytest.mark.parametrize("statistic", [c.pearson, c.kendall, c.gamma])

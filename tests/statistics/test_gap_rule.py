@@ -2,39 +2,28 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import PROJECT_ROOT
 from helpers.statistics.gap_rule import PENALTIES, fit_rule, predictors
 
-REPORTS = PROJECT_ROOT / "reports"
 
-
-def networks(count=24, seed=0):
+def networks():
     """Predictors, gaps and kinds of networks whose kinds differ."""
-    generator = np.random.default_rng(seed)
-    kinds = np.repeat(np.arange(count // 3), 3)
-    values = generator.normal(size=(count, 3)) * [0.1, 0.2, 0.5] + [0.5, 0.3, 5]
-    shift_of_kind = generator.normal(size=count)[kinds] * 0.03
+    random = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(8), 3)
+    values = random.normal([0.5, 0.3, 5], [0.1, 0.2, 0.5], size=(24, 3))
+    shift_of_kind = random.normal(0, 0.03, size=8)[kinds]
     gaps = 0.9 * values[:, 0] - 0.04 * values[:, 2] + 0.3 + shift_of_kind
     return values, gaps, kinds
 
 
-def ridge_by_hand(values, gaps, penalty):
-    """Means, deviations, and coefficients that solve the normal equations."""
-    means, deviations = values.mean(0), values.std(0)
-    scaled = (values - means) / deviations
-    left = scaled.T @ scaled + penalty * np.eye(3)
-    return means, deviations, np.linalg.solve(left, scaled.T @ (gaps - gaps.mean()))
-
-
 def predicted_by_hand(train, gaps, penalty, row):
-    means, deviations, coefficients = ridge_by_hand(train, gaps, penalty)
-    prediction = gaps.mean()
-    for number in range(3):
-        low, high = train[:, number].min(), train[:, number].max()
-        value = min(max(row[number], low - (high - low) / 2), high + (high - low) / 2)
-        scaled = (value - means[number]) / deviations[number]
-        prediction += coefficients[number] * scaled
-    return prediction
+    """By the normal equations of scaled values, at most half their range outside it."""
+    means, deviations = train.mean(0), train.std(0)
+    scaled = (train - means) / deviations
+    left = scaled.T @ scaled + penalty * np.eye(3)
+    coefficients = np.linalg.solve(left, scaled.T @ (gaps - gaps.mean()))
+    margin = np.ptp(train, axis=0) / 2
+    row = np.clip(row, train.min(0) - margin, train.max(0) + margin)
+    return gaps.mean() + coefficients @ ((row - means) / deviations)
 
 
 def test_the_rule_equals_a_plain_loop():
@@ -58,13 +47,9 @@ def test_the_rule_equals_a_plain_loop():
 
 
 def test_predictors_by_hand():
-    scores = pd.DataFrame(
-        {
-            "accuracy_under_augmentation (horizontal translation)": [0.5],
-            "accuracy_under_augmentation (vertical translation)": [0.3],
-            "mixup_accuracy": [0.7],
-        }
-    )
+    shifted = "accuracy_under_augmentation ({} translation)"
+    names = [shifted.format("horizontal"), shifted.format("vertical"), "mixup_accuracy"]
+    scores = pd.DataFrame([[0.5, 0.3, 0.7]], columns=names)
     values = predictors([0.9], scores, 100)
     np.testing.assert_allclose(values, [[0.5, 0.2, np.log(100)]])
     scores.iloc[0, 0] = np.nan

@@ -51,21 +51,19 @@ def test_confounders_hold_one_all_or_a_level_of_the_hyperparameters_fixed():
     models = study().assign(depth=np.arange(32) % 3, size=np.arange(32) // 16)
     bootstrap = c.Bootstrap(models, draws=50)
     table = g.confounders(bootstrap, ["noise", "within"], AXES)
-    of = table[table["measure"] == "within"].set_index(
-        ["kind", "hyperparameter", "level"]
-    )
+    keys = ["kind", "hyperparameter", "level"]
+    found = table[table["measure"] == "within"].set_index(keys)["r"]
     x, gap = models["within"], models["gap"]
-    assert of.loc[(g.POOLED, "all", ""), "r"] == pytest.approx(r(x, gap))
-    size = pd.get_dummies(models["size"].astype(str)).to_numpy().T
-    given = r(left_over(x, *size), left_over(gap, *size))
-    assert of.loc[(g.GIVEN_ONE, "size", ""), "r"] == pytest.approx(given)
-    levels = pd.get_dummies(models[AXES].astype(str)).to_numpy().T
-    given = r(left_over(x, *levels), left_over(gap, *levels))
-    assert of.loc[(g.GIVEN_ALL, "all", ""), "r"] == pytest.approx(given)
-    part = models[models["size"] == 1]
-    assert of.loc[(g.WITHIN, "size", "1"), "r"] == pytest.approx(
-        r(part["within"], part["gap"])
-    )
+
+    def given(axes):
+        levels = pd.get_dummies(models[axes].astype(str)).to_numpy().T
+        return pytest.approx(r(left_over(x, *levels), left_over(gap, *levels)))
+
+    assert found[g.POOLED, "all", ""] == pytest.approx(r(x, gap))
+    assert found[g.GIVEN_ONE, "size", ""] == given(["size"])
+    assert found[g.GIVEN_ALL, "all", ""] == given(AXES)
+    is_one = models["size"] == 1
+    assert found[g.WITHIN, "size", "1"] == pytest.approx(r(x[is_one], gap[is_one]))
     assert table["measure"].unique().tolist() == ["noise", "within"]
 
 
@@ -76,10 +74,8 @@ def test_reliability_is_the_median_over_random_halves():
     splits = np.random.default_rng(3).permuted(numbers, axis=1)
     of_all_images = []
     for order in splits:
-        one = values[:, order < 5].mean(1)
-        other = values[:, order >= 5].mean(1)
-        r = np.corrcoef(one, other)[0, 1]
-        of_all_images.append(2 * r / (1 + r) if r > 0 else r)
+        half = r(values[:, order < 5].mean(1), values[:, order >= 5].mean(1))
+        of_all_images.append(2 * half / (1 + half) if half > 0 else half)
     assert abs(np.median(of_all_images) - np.mean(of_all_images)) > 1e-3
     expected = pytest.approx(np.median(of_all_images))
     assert g.reliability(values, seed=3) == expected

@@ -13,12 +13,9 @@ from helpers.statistics.pairs import (
     paired_table,
 )
 
-GENERATOR = np.random.default_rng(0)
-
 
 def test_interval_and_p_are_those_of_scipy():
-    arm = GENERATOR.normal(size=9)
-    control = GENERATOR.normal(0.5, size=9)
+    arm, control = np.random.default_rng(0).normal([[0], [0.5]], 1, size=(2, 9))
     answer = paired_difference(arm - control)
     interval = scipy.stats.ttest_rel(arm, control).confidence_interval(0.95)
     assert [answer["low"], answer["high"]] == pytest.approx([*interval])
@@ -45,43 +42,33 @@ def test_too_few_pairs_have_no_interval(values, pairs):
 
 def networks(effect=-2.0, moved=0.05):
     """Pairs of an arm and its control, of which the arm looks more into the box."""
-    rows = []
-    for pretrained, repeat in itertools.product([False, True], range(6)):
-        noise = GENERATOR.normal(0, 0.1, size=2)
-        for looking, shift in (("in 1", 1), ("shuffled 1", 0)):
-            rows.append(
-                {
-                    "looking": looking,
-                    "pretrained": pretrained,
-                    "repeat": repeat,
-                    "gap": 50 - 10 * pretrained + repeat + shift * effect + noise[0],
-                    "area_matched_iou": 0.02 + shift * moved + noise[1] / 100 * shift,
-                }
-            )
-    return pd.DataFrame(rows).sample(frac=1, random_state=0)
+    random = np.random.default_rng(0)
+    keys = itertools.product([False, True], range(6), ["shuffled 1", "in 1"])
+    models = pd.DataFrame(keys, columns=["pretrained", "repeat", "looking"])
+    is_arm = models["looking"] == "in 1"
+    models["gap"] = 50 - 10 * models["pretrained"] + models["repeat"] + effect * is_arm
+    models["area_matched_iou"] = (moved + random.normal(0, 0.001, 24)) * is_arm
+    return models.sample(frac=1, random_state=0)
 
 
 def table_of(models):
-    return paired_table(
-        models,
-        [("in 1", "shuffled 1")],
-        ["gap", "area_matched_iou"],
-    )
+    outcomes = ["gap", "area_matched_iou"]
+    return paired_table(models, [("in 1", "shuffled 1")], outcomes)
 
 
-(CLAIM,) = check_claims(
-    [
-        {
-            "claim": "the gap is lower",
-            "measure": "gap",
-            "question": "paired_difference",
-            "side": "below",
-            "primary": True,
-            "arm": "in 1",
-            "control": "shuffled 1",
-        }
-    ]
-)
+CLAIM = {
+    "claim": "the gap is lower",
+    "measure": "gap",
+    "question": "paired_difference",
+    "side": "below",
+    "primary": True,
+    "arm": "in 1",
+    "control": "shuffled 1",
+}
+
+
+def judged(claims, table):
+    return paired_claims(check_claims(claims), table)
 
 
 def test_pairs_are_found_whatever_the_order_of_rows_and_starts_stand_apart():
@@ -103,30 +90,28 @@ def test_two_networks_of_one_arm_and_seed_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("models", "side", "verdict"),
+    ("change", "side", "verdict"),
     [
-        (networks(), "below", "supported"),
-        (networks(), "above", "contradicted"),
-        (networks(effect=0.0), "below", "cannot tell"),
-        (networks(moved=0.0), "below", "looking was not changed"),
-        (networks()[:0].copy(), "below", "cannot tell"),
+        ({}, "below", "supported"),
+        ({}, "above", "contradicted"),
+        ({"effect": 0.0}, "below", "cannot tell"),
+        ({"moved": 0.0}, "below", "looking was not changed"),
     ],
 )
-def test_verdicts(models, side, verdict):
-    models["gap"] += GENERATOR.normal(0, 0.2, len(models))
-    if verdict == "looking was not changed":
-        models["area_matched_iou"] = GENERATOR.normal(0, 0.01, len(models)).round(9) * 0
-    (row,) = paired_claims([CLAIM | {"side": side}], table_of(models)).to_dict(
-        "records"
-    )
-    assert row["verdict"] == verdict
+def test_verdicts(change, side, verdict):
+    models = networks(**change)
+    models["gap"] += np.random.default_rng(1).normal(0, 0.2, len(models))
+    found = judged([CLAIM | {"side": side}], table_of(models))
+    assert found["verdict"].tolist() == [verdict]
 
 
-@pytest.mark.parametrize(("repeats", "known"), [(1, False), (2, False), (3, True)])
+@pytest.mark.parametrize(
+    ("repeats", "known"), [(0, False), (1, False), (2, False), (3, True)]
+)
 def test_with_two_pairs_nobody_knows_whether_looking_changed(repeats, known):
     models = networks()
     few = models[models["pretrained"] & (models["repeat"] < repeats)]
-    (row,) = paired_claims([CLAIM], table_of(few)).to_dict("records")
+    row = judged([CLAIM], table_of(few)).iloc[0]
     assert row["pairs"] == repeats
     assert row["looking_changed"] == ("yes" if known else "not known")
     assert row["verdict"] == "cannot tell"
@@ -135,10 +120,11 @@ def test_with_two_pairs_nobody_knows_whether_looking_changed(repeats, known):
 def test_primary_claims_are_a_family_of_their_own():
     table = table_of(networks())
     further = CLAIM | {"primary": False}
-    judged = paired_claims([further, CLAIM, CLAIM, {"question": "r_gap"}], table)
-    assert judged["primary"].tolist() == [True, True, False]
-    p = judged["p"].iloc[0]
-    assert judged["p_adjusted"].tolist() == pytest.approx([2 * p, 2 * p, p])
+    other = {"claim": "", "measure": "iou", "question": "r_gap", "side": "below"}
+    found = judged([further, CLAIM, CLAIM, other], table)
+    assert found["primary"].tolist() == [True, True, False]
+    p = found["p"].iloc[0]
+    assert found["p_adjusted"].tolist() == pytest.approx([2 * p, 2 * p, p])
     assert paired_claims([], table)["verdict"].tolist() == []
 
 

@@ -23,13 +23,8 @@ def test_every_table_of_print_says_where_it_stands():
 )
 def test_a_number_stands_beside_that_of_its_row(tmp_path, query, column, numbers):
     (tmp_path / "tables").mkdir()
-    table = pd.DataFrame(
-        {
-            "measure": ["iou", "iou_b"],
-            "pearson_r": [-0.5, 0.9],
-            "published_r": [-0.9, -0.8],
-        }
-    )
+    columns = ["measure", "pearson_r", "published_r"]
+    table = pd.DataFrame([("iou", -0.5, -0.9), ("iou_b", 0.9, -0.8)], columns=columns)
     table.to_csv(tmp_path / "tables/table3.csv", index=False)
     found = number_beside(tmp_path, "table3", query, column)
     np.testing.assert_equal(found, numbers)

@@ -2,16 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.statistics import verdicts
 from helpers.statistics.claims import check_claims
-from helpers.statistics.verdicts import (
-    GATES,
-    closed,
-    condition_table,
-    share_above_chance,
-)
-from helpers.statistics.verdicts import (
-    verdict_table as judged,
-)
+from helpers.statistics.verdicts import GATES, closed, share_above_chance
 
 CLAIM = {
     "claim": "IoU falls as the gap grows",
@@ -24,18 +17,11 @@ MODELS = pd.DataFrame(
 )
 MODELS["stop_reason"] = np.where(np.arange(80) < 64, "rules 1+2", "epoch cap 60")
 AREAS, ROOM, CENTRE, ABOVE, DIFFER = list(GATES)[:5]
-OPEN = {
-    "classes": 20,
-    AREAS: 0.3,
-    ROOM: 0.40,
-    CENTRE: 0.5,
-    ABOVE: 1,
-    DIFFER: 0.8,
-}
+OPEN = {"classes": 20, AREAS: 0.3, ROOM: 0.4, CENTRE: 0.5, ABOVE: 1, DIFFER: 0.8}
 
 
 def verdict_table(claims, *tables):
-    return judged(check_claims(claims), *tables)
+    return verdicts.verdict_table(check_claims(claims), *tables)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +45,9 @@ def test_verdicts(published, low, high, p, expected):
         claim = CLAIM | {"side": side}
         if np.isfinite(published):
             claim["published"] = published if side == "below" else -published
-        changes = dict(
-            zip(["r_gap_low", "r_gap_high", "r_gap_p"], [*ends, p], strict=True)
-        )
-        assert verdict_table([claim], *tables(**changes))["verdict"][0] == expected
+        low, high = ends
+        found = tables(r_gap_low=low, r_gap_high=high, r_gap_p=p)
+        assert verdict_table([claim], *found)["verdict"][0] == expected
 
 
 def answers(question, value=0.5, low=0.1, high=0.9, p=0.01):
@@ -77,7 +62,9 @@ def answers(question, value=0.5, low=0.1, high=0.9, p=0.01):
 def gates_of(models, trained, *, classes, **of_measures):
     """The table of conditions, of a measure's values among them."""
     values = {gate: {"iou": value} for gate, value in of_measures.items()}
-    return condition_table(models, trained, classes=classes, of_measures=values)
+    return verdicts.condition_table(
+        models, trained, classes=classes, of_measures=values
+    )
 
 
 def tables(**changed):
@@ -106,13 +93,11 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
     assert found["n"].tolist() == [60, 150, 150]
     assert found["ours"].tolist() == [-0.6, 0.5, 0.5]
     assert found["verdict"].tolist() == ["supported", "contradicted", "not reproduced"]
-    absent = verdict_table(
-        [
-            CLAIM | {"measure": "mixup", "question": "tau_gap"},
-            CLAIM | {"measure": "gi", "primary": True},
-        ],
-        *tables(),
-    )
+    claims = [
+        CLAIM | {"measure": "mixup", "question": "tau_gap"},
+        CLAIM | {"measure": "gi", "primary": True},
+    ]
+    absent = verdict_table(claims, *tables())
     assert absent["measure"].tolist() == ["gi", "mixup"]
     assert (absent["n"] == 0).all() and (absent["verdict"] == "cannot tell").all()
     assert absent[["ours", "ours_low", "p", "p_adjusted"]].isna().all(axis=None)
@@ -121,12 +106,11 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
 
 def test_an_error_of_so_many_points_at_most_is_part_of_the_claim():
     claim = CLAIM | {"question": "saved_error_points", "side": "above"}
-    ends = {"supported": (3.0, 4.9), "cannot tell": (3.0, 5.1)}
-    ends |= {"contradicted": (5.1, 7.0)}
+    claim["errs_at_most"] = 5
+    ends = {"supported": (3, 4.9), "cannot tell": (3, 5.1), "contradicted": (5.1, 7)}
     for expected, (low, high) in ends.items():
         of_error = tables(error_with_low=low, error_with_high=high)
-        found = verdict_table([claim | {"errs_at_most": 5}], *of_error)
-        assert found["verdict"].tolist() == [expected]
+        assert verdict_table([claim], *of_error)["verdict"].tolist() == [expected]
 
 
 def test_holm_counts_primary_claims_as_one_family_and_the_others_as_another():
