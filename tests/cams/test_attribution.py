@@ -99,9 +99,7 @@ def test_guided_grad_cam_is_zero_where_grad_cam_is(network, own, images):
 
 @pytest.mark.parametrize("method", attribution.ATTRIBUTIONS)
 @pytest.mark.parametrize("inference", [False, True])
-def test_maps_are_finite_and_the_network_is_left_as_it_came(
-    method, inference, network, images
-):
+def test_maps_are_finite_and_the_network_stays(method, inference, network, images):
     network.layer2.train()
     before = [(module, module.training) for module in network.modules()]
     state = {name: value.clone() for name, value in network.state_dict().items()}

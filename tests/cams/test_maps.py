@@ -135,9 +135,7 @@ def test_normalise_by_hand_whatever_the_scale_and_each_image_by_itself():
 
 
 @pytest.mark.parametrize(("bits", "top"), [(8, 255), (16, 65535)])
-def test_integers_keep_a_map_to_half_a_step_with_its_ends_and_what_is_undefined(
-    bits, top
-):
+def test_integers_keep_a_map_to_half_a_step_with_its_maximum(bits, top):
     random = torch.Generator().manual_seed(0)
     raw = maps.normalise_maps(torch.rand(50, 7, 8, generator=random))
     raw[3], raw[4, 2, 2], raw[5, 0, 0] = 0, torch.nan, torch.inf
@@ -227,9 +225,7 @@ def test_the_compatible_maps_follow_torchcams_rule(trained, method):
     assert difference.abs().max() > 0.01
 
 
-def test_eigen_cam_is_the_first_singular_vector_with_the_sign_of_the_channels_mean(
-    trained,
-):
+def test_eigen_cam_is_the_first_singular_vector_with_its_sign(trained):
     model, images, classes = trained
     found = maps.layer_maps("eigen_cam", model, model.layer3, images, classes)
     features, _ = features_and_logits(model, model.layer3, images)
@@ -272,9 +268,7 @@ def test_score_cam_asks_the_strongest_channels(trained, channels):
 
 @pytest.mark.parametrize("method", maps.GRADIENT_METHODS)
 @pytest.mark.parametrize("training", [True, False])
-def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(
-    trained, method, training
-):
+def test_the_network_is_left_as_it_came_in_any_mode(trained, method, training):
     original, images, classes = trained
     expected = maps.layer_maps(method, original, original.layer3, images, classes)
     model = copy.deepcopy(original).train(training)

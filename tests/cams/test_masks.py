@@ -121,9 +121,7 @@ def images():
     return ImageSet(pixels, torch.zeros(5, dtype=torch.int64), boxes, names)
 
 
-def test_grab_cut_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(
-    images,
-):
+def test_grab_cut_marks_a_spot_and_nothing_where_nothing_is(images):
     pytest.importorskip("cv2", reason="the extra saliency is not installed")
     pixels, truth = spot(64, 10, 20, 32, 44)
     flat = torch.full((1, 3, 64, 64), 137, dtype=torch.uint8)
@@ -146,10 +144,18 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     kept = [0, 2, 3, 4]
     true = box_masks(images.boxes, 16)[kept].flatten().numpy()
     called = masks[kept].flatten().numpy()
-    expected = sklearn.metrics.accuracy_score(true, called)
-    assert quality["pixel_accuracy"] == pytest.approx(expected)
-    expected = sklearn.metrics.jaccard_score(true, called, average="macro")
-    assert quality["mean_iou"] == pytest.approx(expected)
+    ious = sklearn.metrics.jaccard_score(true, called, average=None)
+    weighted = sklearn.metrics.jaccard_score(true, called, average="weighted")
+    expected = {
+        "pixel_accuracy": sklearn.metrics.accuracy_score(true, called),
+        "mean_pixel_accuracy": sklearn.metrics.balanced_accuracy_score(true, called),
+        "iou_background": ious[0],
+        "iou_object": ious[1],
+        "mean_iou": ious.mean(),
+        "frequency_weighted_iou": weighted,
+        "object_fraction": true.mean(),
+    }
+    assert {name: quality[name] for name in expected} == pytest.approx(expected)
     assert (quality["images"], quality["dropped"]) == (5, 1)
     boxes = box_masks(images.boxes, 16)[:4]  # the last image has no box
     ious = [

@@ -106,9 +106,7 @@ def test_the_name_of_a_value_or_a_measure_of_the_workbook_is_taken(enter, name):
     assert registry.SOURCES[name] is before
 
 
-def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(
-    tiny_given, lists
-):
+def test_the_network_is_scored_in_eval_mode_and_left_as_it_was(tiny_given, lists):
     def training(network):
         return float(network.training)
 
@@ -122,9 +120,7 @@ def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(
 def test_a_name_that_does_not_exist_is_told():
     with pytest.raises(ValueError, match=r"'localisation' \(did you mean 'localizat"):
         evidence.score_network(network(), None, ["localisation"])
-    with pytest.raises(
-        ValueError, match=r"'cam_treshold' \(did you mean 'cam_threshold'"
-    ):
+    with pytest.raises(ValueError, match=r"'cam_treshold' \(did you mean 'cam_thres"):
         evidence.score_network(network(), None, ["norms"], cam_treshold=0.1)
 
 
@@ -146,9 +142,7 @@ def test_the_documentation_names_measures_that_are_there_and_every_family():
     assert set(get_args(TYPES["families"])) == set(registry.FAMILIES)
 
 
-def test_the_example_of_a_new_measure_in_the_documentation_works(
-    tiny_given, monkeypatch
-):
+def test_the_example_of_a_measure_in_the_documentation_works(tiny_given, monkeypatch):
     text = (PROJECT_ROOT / "docs/measures.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (example,) = [block for block in blocks if "@measure" in block]

@@ -39,9 +39,7 @@ def drop(network, sample, magnitude, *, draws=10, aware=False, seed=0):
 
 @pytest.mark.parametrize("power", [1, 2, 0.5])
 @pytest.mark.parametrize("wanted", [3e-6, 1e-4, 0.004, 0.3, 1.7])
-def test_the_search_finds_where_the_drop_is_a_tenth_of_any_power_in_few_tries(
-    wanted, power
-):
+def test_the_search_finds_a_drop_of_a_tenth_of_any_power_in_few_tries(wanted, power):
     tried = []
 
     def drop_at(magnitude):
@@ -71,9 +69,7 @@ def test_the_search_finds_the_sigma_of_the_normal_distribution(classifier, sampl
     assert norm.sf(1 / flatness.relative_sigma(tripled, 15)) == tenth
 
 
-def test_the_same_noise_serves_every_magnitude_and_each_draw_is_another(
-    classifier, sample
-):
+def test_each_draw_is_another_and_serves_every_magnitude(classifier, sample):
     once, again = (flatness.noise_drop(classifier, sample, 3, 0) for _ in range(2))
     magnitudes = np.linspace(0.01, 2, 25)
     curve = [once(False, magnitude) for magnitude in magnitudes]
@@ -100,9 +96,7 @@ def test_logits_that_are_no_numbers_are_wrong():
 
 
 @pytest.mark.parametrize("aware", [False, True])
-def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(
-    aware, monkeypatch
-):
+def test_the_worst_of_a_linear_classifier_and_its_radius_are_exact(aware, monkeypatch):
     # Of points with positive coordinates, all of class 1, one corner of the box of weights is the worst for all.
     x, w = 0.1 + np.random.default_rng(0).random((400, 2)), [[-1.0, 0.3], [2.0, 0.5]]
     sample = Sample(None, torch.from_numpy(x), torch.ones(400, dtype=torch.int64))

@@ -11,15 +11,14 @@ from torch import nn
 
 from helpers.measures import evidence, norms, spectra
 from helpers.measures.norms import Layer, fused_network, layers_of, operator_norm
-from helpers.measures.registry import MEASURES
+from helpers.measures.registry import MEASURES, measures_of_families
 from helpers.networks import Undefined, hooks, resnet
 
 SIZE, IMAGES = 8, 40
-SPECTRA = ("spectral_alpha", "spectral_alpha_hat", "stable_rank")
 NAMES = [
-    name
-    for name, item in MEASURES.items()
-    if item.family == "norms" and name not in SPECTRA
+    item.name
+    for item in measures_of_families(["norms"])
+    if item.function.__module__ == norms.__name__
 ]
 
 

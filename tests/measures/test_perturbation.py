@@ -53,9 +53,7 @@ def evidence(given):
         ([0, 1, 0, 0, 1, 0], 0.1, 5),
     ],
 )
-def test_the_sample_is_the_first_images_with_two_of_every_class(
-    labels, fraction, count
-):
+def test_the_sample_has_two_images_of_every_class(labels, fraction, count):
     pixels = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1)
     images = SimpleNamespace(images=pixels, labels=torch.tensor(labels))
     classifier = Classifier(None, torch.Tensor.float, "cpu", 8)
@@ -166,10 +164,9 @@ def test_without_a_first_layer_the_rest_is_there(given):
     table = table.set_index(["measure", "variant"])
     lacking = {("mixup_accuracy", "first layer"), ("davies_bouldin_index", "initial")}
     lacking |= {("pal_product", ""), ("dbi_times_mixup", "")}
-    of_curves = itertools.product(
-        ("gi_score", "pal_score", "curve_mean"), perturbation.PERTURBATIONS
-    )
-    lacking |= {pair for pair in of_curves if pair[1].endswith("first layer")}
+    curves = ("gi_score", "pal_score", "curve_mean")
+    places = [name for name in perturbation.PERTURBATIONS if "first" in name]
+    lacking |= {*itertools.product(curves, places)}
     without = table[table["value"].isna()]
     assert set(without.index) == lacking
     assert (without["reason"] != "").all()
