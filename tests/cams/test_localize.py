@@ -241,18 +241,16 @@ def test_a_threshold_outside_of_0_to_1_and_images_without_boxes_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("marked", "annotated", "common", "total", "expected"),
+    ("counts", "expected"),
     [
         # No object: called nowhere, or where none is, which is an IoU of 0.
-        (0, 0, 0, 4, {"iou_object": np.nan, "frequency_weighted_iou": 1}),
-        (1, 0, 0, 4, {"iou_object": 0, "mean_pixel_accuracy": np.nan}),
-        (0, 0, 0, 0, {"pixel_accuracy": np.nan, "mean_iou": np.nan}),
+        ((0, 0, 0, 4), {"iou_object": np.nan, "frequency_weighted_iou": 1}),
+        ((1, 0, 0, 4), {"iou_object": 0, "mean_pixel_accuracy": np.nan}),
+        ((0, 0, 0, 0), {"pixel_accuracy": np.nan, "mean_iou": np.nan}),
     ],
 )
-def test_mask_metrics_without_an_object_or_pixels(
-    marked, annotated, common, total, expected
-):
-    found = localize.mask_metrics(marked, annotated, common, total)
-    assert found["pixels"] == total
+def test_mask_metrics_without_an_object_or_pixels(counts, expected):
+    found = localize.mask_metrics(*counts)
+    assert found["pixels"] == counts[-1]
     found = {name: found[name] for name in expected}
     assert found == pytest.approx(expected, nan_ok=True)

@@ -49,12 +49,10 @@ def state_of(model):
         (module.training, [*module._forward_hooks], [*module._backward_hooks])
         for module in model.modules()
     ]
-    parameters = [
-        (id(value), value.requires_grad, value.grad is None)
-        for value in model.parameters()
-    ]
+    parameters = [(id(each), each.requires_grad) for each in model.parameters()]
+    has_gradient = [each.grad is not None for each in model.parameters()]
     values = {name: value.tolist() for name, value in model.state_dict().items()}
-    return modules, parameters, values
+    return modules, parameters, has_gradient, values
 
 
 def activations_and_gradient(model, layer, image, chosen):

@@ -156,9 +156,7 @@ def test_path_norm_is_a_sum_over_paths():
     first, offset, second, last = (
         parameter.detach().numpy() ** 2 for parameter in network.parameters()
     )
-    expected = last.sum()
-    for h, k in np.ndindex(4, 2):
-        expected += (first[h].sum() + offset[h]) * second[k, h]
+    expected = last.sum() + (second @ (first.sum(1) + offset)).sum()
     for _ in range(2):  # the network stays as it is
         found = norms.path_product(network, torch.zeros(1, 3, 1, 1))
         assert found == pytest.approx(expected, rel=1e-12)
@@ -276,8 +274,7 @@ def test_other_matrices_and_networks_that_cannot_be_traced_have_no_norms():
 @pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
 def test_logits_and_maps_of_the_fused_network_are_those_of_the_network(architecture):
     """No normalisation is left, and strided 1x1 convolutions stay sampled."""
-    built = resnet.build(architecture, 5, stem="strided", width=0.125, seed=0)
-    network = settle(built)
+    network = settle(resnet.build(architecture, 5, stem="strided", width=0.125, seed=0))
     before = copy.deepcopy(network.state_dict())
     images = torch.from_numpy(np.random.default_rng(1).normal(size=(4, 3, 32, 32)))
     fused = fused_network(network)
@@ -306,9 +303,7 @@ def test_the_exponent_of_samples_of_a_pareto_law_is_found(exponent):
 
 def test_what_lies_below_the_tail_does_not_count():
     random = np.random.default_rng(1)
-    tail = 1 + random.pareto(1.5, 2000)
-    below = random.uniform(0.2, 1, 1000)
-    together = np.concatenate([below, tail])
+    together = np.r_[random.uniform(0.2, 1, 1000), 1 + random.pareto(1.5, 2000)]
     assert spectra.power_law(together) == pytest.approx(2.5, abs=0.2)
     again = spectra.power_law(7 * random.permutation(together))
     assert again == pytest.approx(spectra.power_law(together), rel=1e-9)

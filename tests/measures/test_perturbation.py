@@ -97,9 +97,8 @@ def test_pairs_are_averaged_over_classes(given, evidence):
             with torch.no_grad():
                 logits = network((first + second)[None] / 2)
             hits.append(int(logits.argmax()) == label)
-    expected = np.mean(hits)
     assert len(hits) == 3 * 15
-    assert evidence["mixup_accuracy"]["input"] == pytest.approx(expected, abs=1e-12)
+    assert evidence["mixup_accuracy"]["input"] == pytest.approx(np.mean(hits))
 
 
 def test_the_index_is_a_mean_over_draws_of_pooled_maps():
@@ -190,13 +189,8 @@ LABELS = torch.tensor([0, 1, 2, 3] * 5)  # chance is 0.25
 SHIFTED = {"horizontal translation": 0.75, "vertical translation": 0.5, "rotation": 0.0}
 
 
-def test_drops_by_hand():
-    assert perturbation.drop(0.875, SHIFTED) == 0.25
-    assert perturbation.drop_mixup(0.875, {"input": 0.5}) == 0.375
-
-
 @pytest.mark.parametrize("accuracy", [0.49, float("nan")])
-def test_a_drop_below_twice_chance_is_refused(accuracy):
+def test_drops_by_hand_and_below_twice_chance(accuracy):
     known = {"train_accuracy": accuracy, "labels": LABELS}
     known |= {"accuracy_under_augmentation": SHIFTED, "mixup_accuracy": {"input": 0.5}}
     drops = measures_of_families(["drop", "drop_mixup"])
@@ -204,6 +198,8 @@ def test_a_drop_below_twice_chance_is_refused(accuracy):
     assert len(scores) == 2 and scores["value"].isna().all()
     assert scores["reason"].str.contains("is below twice chance, 0\\.50").all()
     assert perturbation.learnt_accuracy(0.5, LABELS) == 0.5
+    assert perturbation.drop(0.875, SHIFTED) == 0.25
+    assert perturbation.drop_mixup(0.875, {"input": 0.5}) == 0.375
 
 
 def test_small_shifts_move_by_at_most_twelve_percent_of_the_side(given, evidence):

@@ -133,9 +133,9 @@ def test_each_image_alone_has_the_same_margin_at_every_layer(images):
             outputs[layer].append(values.detach().flatten())
             expected[layer, place] = (difference / gradient.norm()).item()
             values = part(values)
-    for layer, of_layer in enumerate(outputs):
-        variation = torch.stack(of_layer).var(0, correction=0).sum()
-        expected[layer] /= float(variation**0.5)
+    for layer, of_images in enumerate(outputs):
+        variation = torch.stack(of_images).var(0, correction=0).sum()
+        expected[layer] /= variation.item() ** 0.5
     np.testing.assert_allclose(margins_at(made, images), expected, rtol=1e-8)
     medians = np.log(np.median(expected, 1))
     assert prediction.hidden_margin(expected) == pytest.approx(medians.mean())

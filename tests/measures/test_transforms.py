@@ -15,9 +15,8 @@ from helpers.measures.transforms import TRANSFORMS, Transform
 
 @pytest.fixture
 def pixels():
-    generator = torch.Generator().manual_seed(1)
-    shape = (6, 3, 8, 12)
-    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    random = np.random.default_rng(1)
+    return torch.from_numpy(random.integers(0, 256, (6, 3, 8, 12), dtype=np.uint8))
 
 
 class Sides(nn.Module):
