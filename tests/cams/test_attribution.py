@@ -51,6 +51,7 @@ def test_the_copy_has_the_logits_of_the_network_and_each_relu_once(network, imag
         module.register_forward_hook(lambda module, *_: calls.append(module))
     torch.testing.assert_close(own(images), network(images), rtol=0, atol=1e-6)
     assert len(calls) == len(set(calls)) == 17
+    assert not any(module.inplace for module in calls)
 
 
 def test_gradients_are_those_of_autograd(network, own, images):
