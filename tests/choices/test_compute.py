@@ -12,15 +12,6 @@ import torch.nn.functional as F
 from helpers.cams import attribution, localize
 from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.choices import compute, tables
-from helpers.choices.compute import (
-    ATTRIBUTED,
-    CLOSED,
-    CLOSED_FORMS,
-    PREDICTED,
-    SAMPLED,
-    TRUE,
-    Settings,
-)
 from helpers.data.images import box_masks
 from helpers.measures import evidence
 from helpers.measures.passes import Classifier
@@ -32,18 +23,14 @@ from helpers.scores.values import CHOICE
 from tests.conftest import captum_grad_cam
 
 EVERY = ScoringSet(tuple(range(36)), "36-all", 36)
+METHODS = ("grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "eigen_cam", "score_cam")
 NOISE = {"noise_samples": 2, "noise_std": 0.3, "channels": 4}
-SETTINGS = Settings(
+SETTINGS = compute.Settings(
     EVERY,
     {},
     thresholds=(0.05, 0.1, 0.3, 0.7),
     images=10,
-    methods=(
-        "grad_cam_plus_plus",
-        "smooth_grad_cam_plus_plus",
-        "eigen_cam",
-        "score_cam",
-    ),
+    methods=METHODS,
     noise=NOISE,
     scales=(0.5, 2.0),
     attributions=("saliency", "occlusion"),
@@ -118,7 +105,7 @@ def normalised(images):
     return resnet.normalise_images(images.images)
 
 
-@pytest.mark.parametrize(("method", "formula"), CLOSED_FORMS)
+@pytest.mark.parametrize(("method", "formula"), compute.CLOSED_FORMS)
 @pytest.mark.parametrize("class_used", ["predicted", "true"])
 def test_every_closed_form_is_scored_as_one_by_one(
     method, formula, class_used, network, given, closed
@@ -247,7 +234,7 @@ def study_of(images):
 
 
 def kept(work, given, settings=SETTINGS):
-    """Scores of two models with one network, and how many were loaded."""
+    """Scores of two models with one network, and which were loaded."""
     loaded = []
     network = given.classifier.network
     models = [
@@ -263,9 +250,9 @@ def test_a_change_computes_only_the_part_that_it_decides(given, tmp_path):
     assert loaded == ["a", "b"]
     assert kept(tmp_path, given)[1] == []
     changes = {
-        SAMPLED: {"noise": NOISE | {"noise_std": 0.1}},
-        ATTRIBUTED: {"steps": 3},
-        CLOSED: {"masks": {"all": torch.ones(36, 16, 16).bool()}},
+        compute.SAMPLED: {"noise": NOISE | {"noise_std": 0.1}},
+        compute.ATTRIBUTED: {"steps": 3},
+        compute.CLOSED: {"masks": {"all": torch.ones(36, 16, 16).bool()}},
     }
     for part, change in changes.items():
         again, _ = kept(tmp_path, given, replace(SETTINGS, **change))
@@ -273,7 +260,10 @@ def test_a_change_computes_only_the_part_that_it_decides(given, tmp_path):
         assert changed == [part]
     scores = tables.scores_of(first, 0.1)
     of_paper = scores["changed"] == tables.NOTHING
-    assert scores.loc[of_paper, "part"].tolist() == [CLOSED] * 2 + [SAMPLED] * 2
+    assert (
+        scores.loc[of_paper, "part"].tolist()
+        == [compute.CLOSED] * 2 + [compute.SAMPLED] * 2
+    )
 
 
 def test_masks_are_made_once_and_read_where_no_pixels_are(given, tmp_path):
@@ -289,7 +279,7 @@ def test_masks_are_made_once_and_read_where_no_pixels_are(given, tmp_path):
 
 
 def test_attributions_are_scored_on_the_same_images(network, given, tmp_path):
-    record = kept(tmp_path, given)[0].record(ATTRIBUTED, "a")
+    record = kept(tmp_path, given)[0].record(compute.ATTRIBUTED, "a")
     assert set(record["scores"]["method"]) == {"grad_cam", *SETTINGS.attributions}
     inputs = normalised(given.few)
     separated = attribution.with_separate_relus(network)
@@ -332,10 +322,10 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
 def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
     given, closed, sampled
 ):
-    method, formula = CLOSED_FORMS[0]
+    method, formula = compute.CLOSED_FORMS[0]
     expected, of_true = (
         iou_of(maps_of(given, class_used=class_used), given.images, [0.1])[0]
-        for class_used in (PREDICTED, TRUE)
+        for class_used in (compute.PREDICTED, compute.TRUE)
     )
     name = compute.name_of_images("iou", method, formula)
     np.testing.assert_allclose(closed[name], expected, atol=1e-3)
