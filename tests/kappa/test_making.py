@@ -29,8 +29,8 @@ def data(work):
 
 
 def same(one, other):
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(*pair) for pair in pairs)
+    states = (network.state_dict().values() for network in (one, other))
+    return all(torch.equal(*pair) for pair in zip(*states, strict=True))
 
 
 def test_a_network_is_that_of_torchvision_or_resnet_by_width_and_seed():

@@ -52,7 +52,7 @@ def logits(probe, features):
 
 def test_no_other_weights_have_a_lower_objective():
     features, labels = clouds(4, each=15, features=3)
-    x = (features - features.mean(0)) / features.std(0)
+    x = StandardScaler().fit_transform(features)
     is_class = np.eye(4)[labels]
 
     def loss(flat):
@@ -73,10 +73,9 @@ def test_no_other_weights_have_a_lower_objective():
 def test_two_classes_have_two_rows_of_which_the_difference_is_scikit_learns():
     features, labels = clouds(2)
     found = fit_probe(features, labels)
-    scaler = StandardScaler().fit(features)
+    x = StandardScaler().fit_transform(features)
     reference = LogisticRegression(C=1 / (0.01 * len(labels)), tol=1e-5)
-    reference.fit(scaler.transform(features), labels)
-    expected = reference.predict(scaler.transform(features))
+    expected = reference.fit(x, labels).predict(x)
     np.testing.assert_array_equal(logits(found, features).argmax(1), expected)
     assert found[0].shape == (2, 6)
 

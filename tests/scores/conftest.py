@@ -1,25 +1,20 @@
 """A small study that tests of scoring share: three runs on rendered scenes, one of which diverges."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
-from helpers.data.images import StudyData, choose_images
+from helpers.data.images import choose_images, images_of_study
 from helpers.files import folder_of_run
+from helpers.scores.models import models_of
+from helpers.scores.scoring_set import scoring_set
+from helpers.scores.store import Store
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run
 from tests.conftest import SEED, TINY_SCENES
-
-
-class Study(NamedTuple):
-    """Where it lies, its images, and its catalogue."""
-
-    work: object
-    data: StudyData
-    table: pd.DataFrame
 
 
 @pytest.fixture(scope="module")
@@ -33,4 +28,20 @@ def study(tmp_path_factory):
     fewer = replace(whole, images_per_class=16, rule3_split="test")
     for run in (whole, fewer, replace(whole, learning_rate=1e9, optimizer="sgd")):
         train_run(run, data, folder_of_run(work, str(run)))
-    return Study(work, data, catalogue.read_catalogue(work))
+    table = catalogue.read_catalogue(work)
+    return SimpleNamespace(work=work, data=data, table=table)
+
+
+@pytest.fixture(scope="module")
+def networks(study):
+    return models_of(study.work, study.table, study.data)
+
+
+@pytest.fixture(scope="module")
+def scored_on(study):
+    return scoring_set(study.table, study.data)
+
+
+@pytest.fixture(scope="module")
+def store(study):
+    return Store(study.work, partial(images_of_study, study.work), jobs=1)

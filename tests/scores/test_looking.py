@@ -53,7 +53,6 @@ def test_a_network_is_looked_at_as_the_measures_see_it(data, tmp_path):
 def test_test_images_with_boxes_are_taken_class_after_class(data):
     rows = looking.boxed_test_images(data, 6)
     labels = data.test.labels[rows].tolist()
-    classes = len(data.classes)
-    assert sorted(labels[:classes]) == list(range(classes))
+    assert sorted(labels[:3]) == sorted(labels[3:]) == [0, 1, 2]
     everything = looking.boxed_test_images(data, 0)
     assert len(everything) == data.test.boxes.flatten(1).any(1).sum()

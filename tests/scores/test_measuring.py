@@ -15,7 +15,6 @@ from helpers.measures.evidence import MeasureSettings
 from helpers.scores import measuring
 from helpers.scores.measuring import NOT_RECORDED
 from helpers.scores.models import models_of
-from helpers.scores.scoring_set import scoring_set
 from helpers.scores.store import NotInRecords, Store
 from helpers.study import Study
 
@@ -47,21 +46,12 @@ def lists(monkeypatch):
     monkeypatch.setattr(registry, "SOURCES", dict(registry.SOURCES))
 
 
-@pytest.fixture(scope="module")
-def scored_on(study):
-    return scoring_set(study.table, study.data)
-
-
-@pytest.fixture(scope="module")
-def records(study, scored_on):
-    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
-    models = models_of(study.work, study.table, study.data)
-    return measuring.score(store, models, FAMILIES, SETTINGS, scored_on)
-
-
-def test_scores_are_the_means_of_the_values_of_single_images(study, records, scored_on):
-    networks = study.table[study.table["snapshot"] != "none"]
-    joined = measuring.with_measures(networks, records.scores())
+def test_scores_are_the_means_of_the_values_of_single_images(
+    study, store, networks, scored_on
+):
+    records = measuring.score(store, networks, FAMILIES, SETTINGS, scored_on)
+    rows = study.table[study.table["snapshot"] != "none"]
+    joined = measuring.with_measures(rows, records.scores())
     right = records.of_images("localization")["correct"].mean(1)
     np.testing.assert_allclose(right, joined["training_accuracy"])
     for family in FAMILIES:
@@ -88,16 +78,16 @@ def test_every_setting_that_a_measure_reads_decides_its_family():
 
 
 def test_other_processes_get_a_cells_measure_and_it_is_not_stored(
-    lists, study, tmp_path
+    lists, study, scored_on, tmp_path
 ):
     """Of the module ``__main__``, which other processes have without the cell."""
     exec(CELL, {"__name__": "__main__"})
     for name in ("cache", "data.json", "runs"):
         (tmp_path / name).symlink_to(study.work / name)
     models = models_of(tmp_path, study.table, study.data)
-    asked = (models, ["prediction"], SETTINGS, scoring_set(study.table, study.data))
     store = Store(tmp_path, partial(images_of_study, tmp_path), jobs=2)
-    scores = measuring.score(store, *asked).scores()
+    records = measuring.score(store, models, ["prediction"], SETTINGS, scored_on)
+    scores = records.scores()
     of_cell = scores[scores["measure"] == "squared_confidence"]
     assert len(of_cell) == 2 and of_cell["value"].between(1 / 9, 1).all()
     table = pd.read_parquet(tmp_path / "scores")
@@ -106,19 +96,19 @@ def test_other_processes_get_a_cells_measure_and_it_is_not_stored(
     assert joined["squared_confidence"].notna().sum() == 2
 
 
-def test_a_model_without_weights_is_told_and_the_others_are_kept(study, tmp_path):
+def test_a_model_without_weights_is_told_and_the_others_are_kept(
+    study, scored_on, tmp_path
+):
     for name in ("cache", "data.json"):
         (tmp_path / name).symlink_to(study.work / name)
     _, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
     shutil.copytree(study.work / "runs" / second, tmp_path / "runs" / second)
     models = models_of(tmp_path, study.table, study.data)
     store = Store(tmp_path, lambda: study.data, jobs=1)
-    scored_on = scoring_set(study.table, study.data)
     with pytest.raises(NotInRecords, match="lack prediction of 1 of 2 models"):
         measuring.score(store, models, ["prediction"], SETTINGS, scored_on)
-    assert [path.stem for path in tmp_path.glob("scores/*.parquet")] == [
-        f"{second}@stop"
-    ]
+    (kept,) = tmp_path.glob("scores/*.parquet")
+    assert kept.stem == f"{second}@stop"
 
 
 def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(

@@ -33,10 +33,8 @@ def test_networks_have_the_maps_of_images_that_all_have_and_others_are_left_out(
     assert found.model_ids == ["a@stop", "b@stop"]
     np.testing.assert_array_equal(found.maps, [MAPS[:2]] * 2)
     np.testing.assert_array_equal(found.right, [[True, False]] * 2)
-
-
-def test_without_maps_of_any_network_there_are_none(tmp_path):
-    assert maps_of_networks(store_with(tmp_path, (0,)).records(NETWORKS, PARTS)) is None
+    without = store_with(tmp_path / "without", (0,)).records(NETWORKS, PARTS)
+    assert maps_of_networks(without) is None
 
 
 def test_small_pictures_are_kept_where_pixels_are_not_here(tmp_path):

@@ -10,14 +10,8 @@ import pytest
 from helpers.data import images
 from helpers.files import read_json, records_of, write_json
 from helpers.measures.evidence import MeasureSettings
-from helpers.scores import (
-    classification,
-    measuring,
-    models,
-    pictures,
-    records,
-    scoring_set,
-)
+from helpers.scores import classification, measuring, models, records, scoring_set
+from helpers.scores.pictures import maps_of_networks
 from helpers.scores.store import NotInRecords, Store
 from helpers.scores.values import read_scores
 from helpers.training import catalogue
@@ -67,9 +61,8 @@ def test_a_clone_reads_of_the_records_what_was_computed_elsewhere(published):
     pd.testing.assert_frame_equal(again.scores(), measured.scores())
     np.testing.assert_array_equal(right_again, right)
     arrays = np.load(next(done.glob("arrays/*.npz"))).files
-    assert {"predicted"} == {
-        name.split("/")[1] for name in arrays if name.startswith("test_logits")
-    }
+    of_logits = [name for name in arrays if name.startswith("test_logits")]
+    assert {name.split("/")[1] for name in of_logits} == {"predicted"}
     for model_id in measured.complete:
         record = measured.record("localization", model_id)
         of_clone = again.record("localization", model_id)
@@ -117,7 +110,7 @@ def test_of_many_images_the_first_have_maps_and_all_have_values(
         lean = again.record("localization", model_id)
         np.testing.assert_array_equal(lean["maps"], record["maps"][:10])
         np.testing.assert_array_equal(lean["iou"], record["iou"])
-    assert pictures.maps_of_networks(again).maps.shape[:2] == (2, 10)
+    assert maps_of_networks(again).maps.shape[:2] == (2, 10)
     with pytest.raises(NotInRecords, match="lack localization of 2 of 2 models"):
         scored(work, data, table, MeasureSettings(cam_threshold=0.3))
 
@@ -149,20 +142,14 @@ def test_maps_are_cut_at_another_threshold_than_was_published(published, tmp_pat
     pd.testing.assert_series_equal(values[0][free], values[2][free])
     iou = values[0].index.get_level_values("measure") == "iou"
     assert (values[0][iou] != values[2][iou]).all()
-    for model_id in measured.complete:
-        record = measured.record("localization", model_id)
-        of_maps = from_maps.record("localization", model_id)
-        np.testing.assert_array_equal(of_maps["pointing_game"], record["pointing_game"])
-
-
-def runs_of(study):
-    rows = study.table.drop_duplicates("run_id").to_dict("records")
-    return [config_from(row) for row in rows]
+    of_maps, recorded = (one.of_images("localization") for one in (from_maps, measured))
+    np.testing.assert_array_equal(of_maps["pointing_game"], recorded["pointing_game"])
 
 
 def test_a_run_that_was_lost_before_it_was_scored_is_trained_again(published, tmp_path):
     study, *_, done = published
-    first, *others = runs_of(study)
+    rows = study.table.drop_duplicates("run_id").to_dict("records")
+    first, *others = map(config_from, rows)
     work, folder = copied(done, tmp_path)
     for path in folder.glob(f"scores/{first!s}@*.parquet"):
         path.unlink()

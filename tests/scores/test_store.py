@@ -1,5 +1,7 @@
 """What is computed of a network is stored: computed once, read as it was written, added to."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -64,8 +66,8 @@ def test_values_are_read_as_they_were_written_and_computed_once(store):
     records = store.each(MODELS, {"p": {"seed": 1}, "q": {}}, compute)
     assert compute.asked == [("a", ["p", "q"]), ("b", ["p", "q"])]
     read = records.record("p", "a")
-    columns = ["measure", "threshold", "value", "reason"]
-    pd.testing.assert_frame_equal(read["scores"][columns], record(2.0)["scores"])
+    expected = record(2.0)["scores"]
+    pd.testing.assert_frame_equal(read["scores"][expected.columns], expected)
     np.testing.assert_array_equal(read["single"], [2.0, np.nan, 6.0])
     assert read["maps"].dtype == np.uint8
     again = store.each(MODELS, {"q": {}, "p": {"seed": 1}}, compute)
@@ -107,16 +109,15 @@ def test_without_scores_arrays_alone_are_not_taken_for_complete(store):
 
 
 def test_arrays_without_scores_get_a_row_that_says_they_are_there(store):
-    compute = lambda model, shared, parts: {"p": {"x": np.ones(2)}}  # noqa: E731
-    records = store.each(MODELS, {"p": {}}, compute)
+    records = store.each(MODELS, {"p": {}}, lambda *given: {"p": {"x": np.ones(2)}})
     assert records.complete == ["a", "b"]
     assert records.scores("p")["measure"].tolist() == [values.COMPLETE] * 2
 
 
 def test_a_part_of_which_nothing_was_computed_leaves_nothing(store):
-    compute = lambda model, shared, parts: {"q": {"x": np.ones(1)}}  # noqa: E731
+    parts = {"p": {}, "q": {}}
     with pytest.raises(RuntimeError, match=r"2 of 2 failed.* KeyError: 'p'"):
-        store.each(MODELS, {"p": {}, "q": {}}, compute)
+        store.each(MODELS, parts, lambda *given: {"q": {"x": np.ones(1)}})
     assert not list(store.folder.rglob("*.npz"))
 
 
@@ -161,15 +162,12 @@ def test_scores_of_no_network_can_be_joined_to_a_table_of_none(store):
 
 def test_processes_that_score_one_network_at_once_keep_what_both_computed(store):
     """Notebooks run side by side; each adds its parts to the file of a network."""
-    from concurrent.futures import ThreadPoolExecutor
 
     def write(number):
         store.write(MODELS[0], f"p{number}", {}, {"x": np.full(3, number)})
 
     with ThreadPoolExecutor(4) as executor:
         list(executor.map(write, range(12)))
-    parts = {f"p{number}": {} for number in range(12)}
-    records = store.records(MODELS[:1], parts)
-    assert records.complete == ["a"]
+    records = store.records(MODELS[:1], {f"p{number}": {} for number in range(12)})
     for number in range(12):
         assert records.record(f"p{number}", "a")["x"].tolist() == [number] * 3

@@ -1,7 +1,5 @@
 """Logits on targets: one pass per model and target, the truth beside them, and measures that follow from what is kept."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,11 +7,9 @@ import torch
 from scipy.special import softmax
 
 from helpers.data import shifts
-from helpers.data.images import images_of_study
 from helpers.measures.evidence import MeasureSettings
 from helpers.networks import resnet
-from helpers.scores import classification, models, targets
-from helpers.scores.store import Store
+from helpers.scores import classification, targets
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
@@ -22,12 +18,8 @@ SETTINGS = MeasureSettings(seed=2)
 
 
 @pytest.fixture(scope="module")
-def found(study):
-    """Models, their logits of the test images, and what is kept of them on targets."""
-    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
-    every = models.models_of(study.work, study.table, study.data)
-    records = targets.on_targets(store, every, study.data, SHIFTS, SETTINGS)
-    return store, every, records
+def records(study, store, networks):
+    return targets.on_targets(store, networks, study.data, SHIFTS, SETTINGS)
 
 
 def logits_on(model, images):
@@ -35,13 +27,14 @@ def logits_on(model, images):
         return model.load("cpu")(resnet.normalise_images(images)).half()
 
 
-def test_the_truth_is_the_share_of_shifted_images_that_are_right(study, found):
-    _, every, records = found
+def test_the_truth_is_the_share_of_shifted_images_that_are_right(
+    study, networks, records
+):
     images = shifts.shifted(study.data.test.images, "rotation_15")
     truth = targets.scores_on_targets(records, study.table, SHIFTS)
     truth = truth[truth["target"] == "rotation_15"].set_index("model_id")
     truth = truth["test_accuracy"]
-    for model in every:
+    for model in networks:
         is_right = logits_on(model, images).argmax(1) == study.data.test.labels
         assert truth[model.model_id] == pytest.approx(float(is_right.double().mean()))
     diverged = study.table.query("snapshot == 'none'")["model_id"]
@@ -50,13 +43,12 @@ def test_the_truth_is_the_share_of_shifted_images_that_are_right(study, found):
 
 @pytest.mark.parametrize("shift", ["", *SHIFTS])
 def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
-    study, found, shift
+    study, networks, records, shift
 ):
-    _, every, records = found
     images = study.data.test.images
     if shift:
-        images = shifts.shifted(images, "rotation_15")
-    for model in every:
+        images = shifts.shifted(images, shift)
+    for model in networks:
         scores = records.record(f"target-{shift or 'test'}", model.model_id)["scores"]
         value = scores.set_index(["measure", "variant"])["value"]
         p = softmax(logits_on(model, images).numpy().astype(float), 1)
@@ -69,17 +61,15 @@ def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
             held_out = images_of_run(study.data, config)[1]
             logits = classification.logits_of(model.load("cpu"), held_out.images, "cpu")
             is_right = (logits.argmax(1) == held_out.labels).double()
-            assert value["holdout_accuracy", ""] == pytest.approx(
-                float(is_right.mean())
-            )
+            share = float(is_right.mean())
+            assert value["holdout_accuracy", ""] == pytest.approx(share)
 
 
-def test_every_target_has_the_models_and_the_measures(study, found):
-    kept = found[2]
-    networks = study.table.query("snapshot != 'none'")
-    scores = targets.scores_on_targets(kept, networks, SHIFTS)
+def test_every_target_has_the_models_and_the_measures(study, records):
+    rows = study.table.query("snapshot != 'none'")
+    scores = targets.scores_on_targets(records, rows, SHIFTS)
     model_ids = scores.groupby("target", sort=False)["model_id"].apply(list)
-    assert model_ids.tolist() == [networks["model_id"].tolist()] * 2
+    assert model_ids.tolist() == [rows["model_id"].tolist()] * 2
     titles = {"average_confidence": "", "matrix_norm_of_logits": "", "absent": ""}
     errors = targets.prediction_errors(scores, titles, draws=0, seed=0)
     errors = errors.pivot(index="target", columns="measure", values="error_points")
@@ -107,10 +97,9 @@ def test_errors_on_both_sides_add_up_and_only_their_mean_is_the_bias():
     assert row["bias_points"] == pytest.approx(5)
 
 
-def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, found):
-    store, every, _ = found
-    table = targets.accuracies_under_transforms(store, every, study.data, seed=0)
-    assert table["model_id"].tolist() == [model.model_id for model in every]
+def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, store, networks):
+    table = targets.accuracies_under_transforms(store, networks, study.data, seed=0)
+    assert table["model_id"].tolist() == [model.model_id for model in networks]
     values = table.drop(columns="model_id")
     assert values.columns.str.startswith("test accuracy under ").all()
     assert ((values >= 0) & (values <= 1)).all(axis=None)
@@ -123,9 +112,8 @@ def test_predictors_of_invariance_keep_the_sign_of_the_raw_predictor():
     for transform in targets.transforms.TRANSFORMS:
         table[f"test accuracy under {transform}"] = truth
         for measure, direction in targets.PREDICTORS.values():
-            table[targets.registry.MEASURES[measure].column(transform)] = (
-                direction * truth
-            )
+            column = targets.registry.MEASURES[measure].column(transform)
+            table[column] = direction * truth
     found = targets.invariance_table(table, ["axis"], draws=50, seed=0)
     np.testing.assert_allclose(found["kendall"], found["direction"])
     np.testing.assert_allclose(found["information"], 100)

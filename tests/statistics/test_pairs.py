@@ -5,13 +5,9 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from helpers.statistics import pairs
 from helpers.statistics.claims import check_claims
-from helpers.statistics.pairs import (
-    gap_at_training_accuracy,
-    paired_claims,
-    paired_difference,
-    paired_table,
-)
+from helpers.statistics.pairs import gap_at_training_accuracy, paired_difference
 
 
 def test_interval_and_p_are_those_of_scipy():
@@ -32,12 +28,12 @@ def test_interval_and_p_are_those_of_scipy():
     assert (with_gap["p"], with_gap["pairs"]) == (answer["p"], 9)
 
 
-@pytest.mark.parametrize(("values", "pairs"), [([], 0), ([1.0], 1), ([np.nan], 0)])
-def test_too_few_pairs_have_no_interval(values, pairs):
+@pytest.mark.parametrize(("values", "count"), [([], 0), ([1.0], 1), ([np.nan], 0)])
+def test_too_few_pairs_have_no_interval(values, count):
     answer = paired_difference(values)
-    assert answer["pairs"] == pairs
+    assert answer["pairs"] == count
     assert np.isnan([answer[name] for name in ("low", "high", "p")]).all()
-    assert np.isnan(answer["difference"]) == (pairs == 0)
+    assert np.isnan(answer["difference"]) == (count == 0)
 
 
 def networks(effect=-2.0, moved=0.05):
@@ -53,7 +49,7 @@ def networks(effect=-2.0, moved=0.05):
 
 def table_of(models):
     outcomes = ["gap", "area_matched_iou"]
-    return paired_table(models, [("in 1", "shuffled 1")], outcomes)
+    return pairs.paired_table(models, [("in 1", "shuffled 1")], outcomes)
 
 
 CLAIM = {
@@ -68,7 +64,7 @@ CLAIM = {
 
 
 def judged(claims, table):
-    return paired_claims(check_claims(claims), table)
+    return pairs.paired_claims(check_claims(claims), table)
 
 
 def test_pairs_are_found_whatever_the_order_of_rows_and_starts_stand_apart():
@@ -125,7 +121,7 @@ def test_primary_claims_are_a_family_of_their_own():
     assert found["primary"].tolist() == [True, True, False]
     p = found["p"].iloc[0]
     assert found["p_adjusted"].tolist() == pytest.approx([2 * p, 2 * p, p])
-    assert paired_claims([], table)["verdict"].tolist() == []
+    assert judged([], table)["verdict"].tolist() == []
 
 
 def test_the_detectable_difference_is_told_in_four_of_five_experiments():
@@ -167,14 +163,11 @@ def test_without_enough_pairs_or_spread_nothing_is_held_fixed(differences, covar
 
 
 def test_gaps_at_one_training_accuracy_lie_on_the_line_between_snapshots():
-    rows = [
-        ("below", 0.80, 0.30),
-        ("between", 0.90, 0.30),
-        ("between", 1.00, 0.40),
-        ("between", 0.50, 0.90),
-        ("above", 0.97, 0.20),
-    ]
-    columns = ["run_id", "train_accuracy", "test_accuracy"]
-    gaps = gap_at_training_accuracy(pd.DataFrame(rows, columns=columns), 0.95)
+    snapshots = {
+        "run_id": ["below", *["between"] * 3, "above"],
+        "train_accuracy": [0.80, 0.90, 1.00, 0.50, 0.97],
+        "test_accuracy": [0.30, 0.30, 0.40, 0.90, 0.20],
+    }
+    gaps = gap_at_training_accuracy(pd.DataFrame(snapshots), 0.95)
     assert gaps["between"] == pytest.approx(0.95 - 0.35)
     assert gaps[["below", "above"]].isna().all()

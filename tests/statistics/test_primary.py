@@ -61,7 +61,7 @@ def primary(models, measures=MEASURES, draws=60, permutations=199, **options):
 
 
 def test_one_model_a_run_at_its_stop_with_right_labels_and_a_finite_loss():
-    rows = pd.DataFrame({"snapshot": ["stop", "first", "stop", "stop", "stop", "stop"]})
+    rows = pd.DataFrame({"snapshot": ["stop", "first", *["stop"] * 4]})
     rows["label_noise"] = [0, 0, 0.2, 0, 0, 0]
     rows["train_accuracy"] = [0.9, 0.9, 0.9, 0.8, 0.9, 0.9]  # 0.8 is to be exceeded
     rows["gap"] = [0.3, 0.3, 0.3, 0.3, np.nan, 0.3]
@@ -81,9 +81,8 @@ def test_where_kinds_repeat_p_is_that_of_their_means_in_all_orders():
         away = np.abs(null - null.mean())
         p[name] = (away >= away[0] - 1e-9).mean()
         assert table.loc[name, "r_gap_p"] == pytest.approx(p[name], abs=1e-9)
-    adjusted = holm(list(p.values()))
     found = table.loc[MEASURES, "r_gap_p_adjusted"]
-    assert found.to_numpy() == pytest.approx(adjusted)
+    assert found.tolist() == pytest.approx(holm(list(p.values())))
     by_kind = models.sort_values("kind", kind="stable")
     weights = c.Bootstrap(by_kind, draws=200, seed=2, unit="kind").weights.astype(int)
     ordered = by_kind[["noise", "gap"]].to_numpy()
@@ -111,9 +110,8 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
     )
     columns = [name for name in few if name.startswith("r_gap_within_kinds")]
     assert few.loc["within", "r_gap_within_kinds_low"] < 1
-    pd.testing.assert_frame_equal(
-        many.loc[MEASURES, columns], few.loc[MEASURES, columns]
-    )
+    both = (table.loc[MEASURES, columns] for table in (many, few))
+    pd.testing.assert_frame_equal(*both)
 
 
 def test_errors_of_held_out_kinds_are_those_of_a_ridge_by_refits():
@@ -127,11 +125,10 @@ def test_errors_of_held_out_kinds_are_those_of_a_ridge_by_refits():
     errors = g.held_out_errors(known, gap, kinds)
     has_all = np.arange(40) != 5
     for kind in range(5):
-        out = kinds == kind
-        rest = has_all & ~out
-        new = predict(known[rest], gap[rest], known[has_all & out])
-        expected = 100 * np.abs(new - gap[has_all & out])
-        assert errors[has_all & out] == pytest.approx(expected, rel=1e-6)
+        out, rest = has_all & (kinds == kind), has_all & (kinds != kind)
+        new = predict(known[rest], gap[rest], known[out])
+        expected = 100 * np.abs(new - gap[out])
+        assert errors[out] == pytest.approx(expected, rel=1e-6)
     assert math.isnan(errors[5])
     # No farther off than a gap can be, and of two groups undefined.
     norm = np.where(kinds == 2, 1e200, gap * 1e160)[:, None]

@@ -51,12 +51,8 @@ def test_verdicts(published, low, high, p, expected):
 
 
 def answers(question, value=0.5, low=0.1, high=0.9, p=0.01):
-    return {
-        question: value,
-        f"{question}_low": low,
-        f"{question}_high": high,
-        f"{question}_p": p,
-    }
+    of_value = {"low": low, "high": high, "p": p}
+    return {question: value} | {f"{question}_{k}": v for k, v in of_value.items()}
 
 
 def gates_of(models, trained, *, classes, **of_measures):
