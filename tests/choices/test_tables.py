@@ -151,6 +151,8 @@ def test_table6_compares_on_the_same_images_beside_the_paper(models, bootstrap, 
     is_theirs = table["architecture"].eq("resnet18").to_numpy()
     expected = theirs["pearson_r"].reindex(keys).where(is_theirs)
     np.testing.assert_array_equal(table["published_r"], expected)
+    difference = table["pearson_r"].to_numpy() - expected
+    np.testing.assert_array_equal(table["difference"], difference)
     is_total = (table["architecture"] == "Total") & (table["above"] == 0.8)
     row = table[is_total & (table["method"] == "grad_cam")].iloc[0]
     r = pearsonr(values_of(models, scores), models["gap"]).statistic
