@@ -43,9 +43,7 @@ def test_names_that_leave_a_folder_are_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("length", [-1, 60, 0])
-def test_tensors_that_were_written_are_read_and_damaged_ones_are_named(
-    tmp_path, length
-):
+def test_tensors_are_read_as_written_and_damaged_ones_named(tmp_path, length):
     path = tmp_path / "new/a.safetensors"
     assert files.read_tensors(path) is None
     files.write_tensors(path, {"x": torch.arange(4.0), "y": torch.ones(2, 3).T})

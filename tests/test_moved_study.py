@@ -77,9 +77,7 @@ def check(tables, expected):
         pd.testing.assert_frame_equal(table, expected[name], **near, obj=name)
 
 
-def test_a_killed_study_goes_on_where_its_folder_is_moved(
-    killed, uninterrupted, tmp_path
-):
+def test_a_killed_study_goes_on_in_a_moved_folder(killed, uninterrupted, tmp_path):
     before = trained(killed)
     second = tmp_path / "second"
     killed.rename(second)
@@ -90,9 +88,7 @@ def test_a_killed_study_goes_on_where_its_folder_is_moved(
     check(tables, uninterrupted)
 
 
-def test_records_of_a_killed_study_are_finished_elsewhere(
-    killed, uninterrupted, tmp_path
-):
+def test_records_of_a_killed_study_are_finished(killed, uninterrupted, tmp_path):
     """Three networks are gone that were not scored yet: these are trained again."""
     records.publish(killed / "work/tiny", killed / "reports/tiny/records")
     second = tmp_path / "second"

@@ -50,9 +50,7 @@ def test_types_and_axes_name_parameters_alone():
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_committed_defaults_are_the_demos_so_that_a_change_by_hand_is_known(
-    stem, tmp_path
-):
+def test_committed_defaults_are_those_of_the_demo(stem, tmp_path):
     path = tmp_path / f"{stem}.ipynb"
     path.write_text(committed(NOTEBOOKS[stem]))
     demo = StudyFile.read("demo")
@@ -106,9 +104,7 @@ def test_choices_are_those_of_the_modules_that_take_them(name, known):
         ("01", "work_dir", "~user/x", "should match pattern"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_its_name_and_meaning(
-    stem, name, value, message
-):
+def test_a_wrong_value_is_told_with_name_and_meaning(stem, name, value, message):
     path = next(path for key, path in NOTEBOOKS.items() if key.startswith(stem))
     with pytest.raises(StudyError) as refused:
         checked(path, {name: value})

@@ -223,9 +223,7 @@ def test_few_arrangements_give_the_exact_p():
 @pytest.mark.parametrize(
     "predictor", ["hyperparameters", "training", "area_matched_iou"]
 )
-def test_errors_of_held_out_kinds_are_those_of_ridge_by_refits(
-    studies, study, predictor
-):
+def test_errors_of_held_out_kinds_are_those_of_refits(studies, study, predictor):
     models = studies[study]
     gap = models["gap"].to_numpy()
     columns = columns_of(models, predictor)

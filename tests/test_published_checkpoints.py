@@ -103,9 +103,7 @@ def test_a_checkpoint_has_the_accuracy_of_its_catalogue(images_of, study, place)
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("study", "networks"), [("kinds20", 3), ("kinds24", 2)])
-def test_they_are_judged_from_their_files_and_training_images_alone(
-    images_of, study, networks, tmp_path
-):
+def test_they_are_judged_from_training_images(images_of, study, networks, tmp_path):
     data = images_of(study)
     texts = dict.fromkeys(["weights", "left_out"], object)
     catalogue = table(study, "catalogue").astype(texts).fillna(dict.fromkeys(texts, ""))

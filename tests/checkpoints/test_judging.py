@@ -46,9 +46,7 @@ def test_the_size_with_the_highest_training_accuracy_is_chosen(made, folders):
 
 
 @pytest.mark.parametrize("right", range(3))
-def test_the_normalisation_with_the_highest_training_accuracy_is_chosen(
-    made, folders, right
-):
+def test_the_normalisation_of_the_highest_accuracy_is_chosen(made, folders, right):
     """Each threshold is the middle of dark and light pixels as one of them has them."""
     mean, std = map(np.mean, NORMALISATIONS[right])
     threshold = (0.5 - mean) / std

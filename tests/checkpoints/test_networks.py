@@ -28,9 +28,7 @@ def state(network):
     ("file", "prefix"),
     [("a.safetensors", ""), ("a.pth", "model.module."), ("a.pt", "_orig_mod.")],
 )
-def test_a_resnet_is_the_same_however_it_was_saved(
-    tmp_path, network, state, file, prefix
-):
+def test_a_resnet_is_the_same_however_saved(tmp_path, network, state, file, prefix):
     tensors = {f"{prefix}{name}": value for name, value in state.items()}
     path = tmp_path / file
     if path.suffix == ".safetensors":

@@ -182,7 +182,7 @@ def test_every_layer_is_scored_as_captum_would(layer, network, given, sampled):
 
 
 @pytest.mark.parametrize("side", [8, 32])
-def test_another_image_size_is_scored_as_a_pass_over_resized_images(
+def test_another_image_size_is_a_pass_over_resized_images(
     side, network, given, sampled
 ):
     options = {"mode": "bilinear", "antialias": True, "align_corners": False}
@@ -294,9 +294,7 @@ def test_attributions_are_scored_on_the_same_images(network, given, tmp_path):
     np.testing.assert_allclose(record["energy_in_box, saliency"], energy, atol=3e-4)
 
 
-def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
-    given, tmp_path
-):
+def test_untrained_networks_of_a_seed_worked_out_step_by_step(given, tmp_path):
     form = {"stem": "small", "width": 0.125, "last_stride": 2}
     names = ["resnet18", "resnet34", "resnet18"]
     forms = pd.DataFrame({"architecture": names, **form})
@@ -319,9 +317,7 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     assert row["gap"] == row["train_accuracy"] - row["test_accuracy"]
 
 
-def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
-    given, closed, sampled
-):
+def test_values_of_images_are_of_the_predicted_class(given, closed, sampled):
     method, formula = compute.CLOSED_FORMS[0]
     expected, of_true = (
         iou_of(maps_of(given, class_used=class_used), given.images, [0.1])[0]

@@ -97,9 +97,7 @@ def values_of(models, scores, **keys):
     return chosen.set_index("model_id")["value"].reindex(models["model_id"]).to_numpy()
 
 
-def test_each_choice_has_its_own_correlation_and_a_missing_model_is_dropped(
-    models, bootstrap, scores
-):
+def test_each_choice_has_a_correlation_of_its_models(models, bootstrap, scores):
     is_lost = (scores["model_id"] == "m03") & (scores["method"] == "grad_cam")
     table = tables.by_choice(bootstrap, scores[~is_lost])
     assert len(table) == len(scores) / len(models)
@@ -122,9 +120,7 @@ def test_a_mean_over_a_handful_of_images_is_left_out(models, bootstrap, scores):
     assert set(table.loc["all", "n"]) == {30}
 
 
-def test_intervals_draw_scored_images_only_where_they_are_given(
-    models, bootstrap, scores
-):
+def test_intervals_draw_scored_images_that_are_given(models, bootstrap, scores):
     iou = values_of(models, scores)
     noise = np.random.default_rng(1).normal(0, 0.3, (len(models), 40))
     of_images = iou[:, None] + noise - noise.mean(1, keepdims=True)

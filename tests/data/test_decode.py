@@ -121,9 +121,7 @@ def test_exif_rotation_is_left_out_where_the_annotation_has_the_stored_size(tmp_
         (((3, 3, 3.6, 12),), None, [], ["box_without_area"]),
     ],
 )
-def test_boxes_are_scaled_by_the_size_that_is_stated_clipped_and_truncated(
-    boxes, size, expected, kinds
-):
+def test_boxes_are_scaled_clipped_and_truncated(boxes, size, expected, kinds):
     record = Record("a.jpg", "a", "train", boxes, size)
     usable, problems, _ = square_boxes(record, (20, 16), 16)
     assert (usable, [kind for kind, _ in problems]) == (expected, kinds)
@@ -136,9 +134,7 @@ POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\
     "content",
     [jpeg(1)[:400], b"a text", b"", b"\x89PNG\r\n\x1a\n" + bytes(40), POSTSCRIPT],
 )
-def test_damaged_files_are_counted_with_the_same_words_each_time(
-    tmp_path, monkeypatch, content
-):
+def test_damaged_files_are_counted_in_the_same_words(tmp_path, monkeypatch, content):
     """Pillow hands Postscript to Ghostscript where that is installed."""
     fail = lambda image: pytest.fail("opened")  # noqa: E731
     monkeypatch.setattr(EpsImagePlugin.EpsImageFile, "_open", fail)

@@ -65,7 +65,7 @@ def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path,
     assert len(prints) == 5
 
 
-def test_the_second_start_reads_the_cache_alone_and_a_damaged_one_is_made_again(
+def test_a_whole_cache_is_read_and_a_damaged_one_made_again(
     tmp_path, load, monkeypatch
 ):
     path = zipped(tmp_path / "a.zip", tiny_imagenet())
@@ -239,9 +239,7 @@ def test_no_number_of_test_images_takes_all_that_training_leaves(load):
         load(voc_folder(count=8), **options)
 
 
-def test_fewer_images_are_a_subset_and_labels_follow_the_order_of_classes(
-    tmp_path, load
-):
+def test_fewer_images_are_a_subset_and_labels_in_order_of_classes(tmp_path, load):
     path = written(tmp_path / "s", tiny_imagenet(train=9))
     counts = (2, 5, 0)
     names = {n: {*load(path, images_per_class=n).train.names} for n in counts}

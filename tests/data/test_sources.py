@@ -11,9 +11,7 @@ from tests.conftest import LAYOUTS, voc_folder
 from tests.data.conftest import kinds, written, zipped
 
 
-def test_hidden_files_and_folders_of_systems_are_left_out_and_the_latter_counted(
-    tmp_path,
-):
+def test_hidden_files_and_folders_of_systems_are_left_out(tmp_path):
     names = ["a/b/x.JPEG", ".z.png", "a/._0.jpg", "b.txt", "a/0.Webp"]
     systems = (".x", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "#recycle", "thumbnails")
     files = [f"a/{system}/y.png" for system in systems]
@@ -26,9 +24,7 @@ def test_hidden_files_and_folders_of_systems_are_left_out_and_the_latter_counted
     assert fault["detail"].startswith("8 ")
 
 
-def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folder(
-    tmp_path, load
-):
+def test_links_and_unusable_names_are_one_fault_a_folder(tmp_path, load):
     cat = written(tmp_path / "s", voc_folder(classes=("cat", "dog", "owl"))) / "cat"
     (tmp_path / "s/owl").rename(tmp_path / "owl")
     (tmp_path / "s/owl").symlink_to(tmp_path / "owl")
@@ -75,7 +71,7 @@ def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(tmp_path, 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_zip_holds_what_its_folder_holds_and_is_unpacked_once(
+def test_a_zip_is_read_as_its_folder_and_unpacked_once(
     tmp_path, load, layout, monkeypatch
 ):
     files = LAYOUTS[layout]()
@@ -119,9 +115,7 @@ def test_names_in_a_zip_are_utf8_and_others_are_refused(tmp_path, load):
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_damaged_or_cut_zip_is_refused_by_name_and_leaves_nothing(
-    tmp_path, compression
-):
+def test_a_damaged_zip_is_refused_by_name_and_leaves_nothing(tmp_path, compression):
     path = zipped(tmp_path / "a.zip", voc_folder(), compression=compression)
     whole = path.read_bytes()
     for damaged in (whole[:100] + bytes(200) + whole[300:], whole[:-100]):
@@ -132,9 +126,7 @@ def test_a_damaged_or_cut_zip_is_refused_by_name_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["0.jpg", "1.xml"])
-def test_what_cannot_be_read_now_ends_the_loading_and_nothing_is_kept(
-    tmp_path, load, monkeypatch, name
-):
+def test_what_cannot_be_read_now_ends_the_loading(tmp_path, load, monkeypatch, name):
     source, read = written(tmp_path / "s", voc_folder()), Path.read_bytes
 
     def read_bytes(path):

@@ -60,9 +60,7 @@ def test_a_network_that_cannot_be_made_is_named_with_what_can(name):
         untrained(name, 4, 64)
 
 
-def test_networks_are_made_once_and_loaded_without_heads_with_their_start(
-    work, data, monkeypatch
-):
+def test_networks_are_made_once_and_loaded_without_heads(work, data, monkeypatch):
     training = recipe(data, 2, 0)
     made_models(NAMES, work, training, **OPTIONS)
     monkeypatch.delattr(run, "train_epoch")

@@ -28,9 +28,7 @@ def mean_ssim(images, generator, strength):
     return float(ssim(images, degrade(images, generator, strength)).double().mean())
 
 
-def test_the_autoencoder_blends_up_to_1_and_loses_everything_at_its_end(
-    images, autoencoder
-):
+def test_the_autoencoder_blends_and_loses_everything_at_its_end(images, autoencoder):
     whole, half = (degrade(images, autoencoder, strength) for strength in (1.0, 0.5))
     blend = (images.double() + whole) / 2
     assert (half - blend).abs().max() <= 0.76  # two roundings, one of them halved
@@ -51,9 +49,7 @@ def test_its_channels_count_by_their_number():
         torch.testing.assert_close(network(pixels, torch.full((2,), kept)), expected)
 
 
-def test_training_repeats_with_any_threads_and_leaves_the_global_generator_alone(
-    images,
-):
+def test_training_repeats_with_any_threads_and_global_generator(images):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)

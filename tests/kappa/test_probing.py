@@ -111,9 +111,7 @@ def probed(data, tmp_path_factory):
     return store, probing.probes(store, MODELS, data, NOISE, [2, 3], 0.01)
 
 
-def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(
-    probed, data
-):
+def test_probes_are_fitted_to_clean_images_and_tested_at_every_level(probed, data):
     kept = probed[1]
     table = probing.kappa_of_classes(kept, MODELS, data, LEVELS, [2, 3])
     assert len(table) == 2 * 2 * (2 + 3)

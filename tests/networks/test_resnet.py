@@ -20,9 +20,7 @@ def test_full_width_with_the_imagenet_stem_is_torchvisions(architecture):
 
 
 @pytest.mark.parametrize("architecture", ["resnet18", "resnet50"])
-def test_a_last_stage_of_stride_1_doubles_the_side_of_its_map_and_keeps_the_weights(
-    architecture,
-):
+def test_a_last_stage_of_stride_1_doubles_the_side_of_its_map(architecture):
     form = {"stem": "strided", "width": 0.125, "seed": 1}
     one, two = (
         resnet.build(architecture, 4, last_stride=stride, **form) for stride in (1, 2)

@@ -59,9 +59,7 @@ class Trap:
     ],
 )
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
-def test_what_is_not_one_state_dict_is_refused_by_name_and_no_code_runs(
-    tmp_path, name, content
-):
+def test_what_is_no_state_dict_is_refused_and_no_code_runs(tmp_path, name, content):
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
     else:

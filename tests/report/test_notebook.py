@@ -131,9 +131,7 @@ def begun(monkeypatch, folder, **changed):
         return Report.begin("01_data_subset", values)
 
 
-def test_by_hand_a_notebook_writes_to_scratch_and_in_a_sweep_where_that_publishes(
-    monkeypatch, tmp_path
-):
+def test_a_notebook_by_hand_writes_to_scratch(monkeypatch, tmp_path):
     monkeypatch.delenv(STAGING, raising=False)
     scratch = tmp_path / "work/demo/scratch/01_data_subset"
     scratch.mkdir(parents=True)

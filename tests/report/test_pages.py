@@ -28,9 +28,7 @@ def test_the_first_page_has_every_study_and_explorers_stand_on_one(site):
     assert "alert(1)" in text and HOSTILE not in text
 
 
-def test_a_page_has_outputs_and_folded_code_and_links_to_the_tables_that_are_there(
-    site,
-):
+def test_a_page_has_outputs_folded_code_and_links_to_tables(site):
     page = site / "made/04_baselines/04_baselines.html"
     text = page.read_text()
     links = re.findall(r'href="([^"]+scores\.csv)"', text)

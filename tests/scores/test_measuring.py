@@ -46,9 +46,7 @@ def lists(monkeypatch):
     monkeypatch.setattr(registry, "SOURCES", dict(registry.SOURCES))
 
 
-def test_scores_are_the_means_of_the_values_of_single_images(
-    study, store, networks, scored_on
-):
+def test_scores_are_means_of_values_of_images(study, store, networks, scored_on):
     records = measuring.score(store, networks, FAMILIES, SETTINGS, scored_on)
     rows = study.table[study.table["snapshot"] != "none"]
     joined = measuring.with_measures(rows, records.scores())
@@ -77,9 +75,7 @@ def test_every_setting_that_a_measure_reads_decides_its_family():
         assert (needed & names) - of_pass <= set(decisive), family
 
 
-def test_other_processes_get_a_cells_measure_and_it_is_not_stored(
-    lists, study, scored_on, tmp_path
-):
+def test_other_processes_get_a_measure_of_a_cell(lists, study, scored_on, tmp_path):
     """Of the module ``__main__``, which other processes have without the cell."""
     exec(CELL, {"__name__": "__main__"})
     for name in ("cache", "data.json", "runs"):
@@ -96,9 +92,7 @@ def test_other_processes_get_a_cells_measure_and_it_is_not_stored(
     assert joined["squared_confidence"].notna().sum() == 2
 
 
-def test_a_model_without_weights_is_told_and_the_others_are_kept(
-    study, scored_on, tmp_path
-):
+def test_a_model_without_weights_is_told_others_kept(study, scored_on, tmp_path):
     for name in ("cache", "data.json"):
         (tmp_path / name).symlink_to(study.work / name)
     _, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
@@ -111,9 +105,7 @@ def test_a_model_without_weights_is_told_and_the_others_are_kept(
     assert kept.stem == f"{second}@stop"
 
 
-def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
-    lists, tmp_path
-):
+def test_a_measure_of_maps_alone_is_scored_from_records(lists, tmp_path):
     """Of a published study there are neither pixels nor weights."""
     if not (PROJECT_ROOT / "reports/filled20/records").is_dir():
         pytest.skip("the published study filled20 is not here")
@@ -140,7 +132,7 @@ def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
     assert reasons["mean_of_logits"] == NOT_RECORDED
 
 
-def test_a_new_measure_of_weights_is_scored_of_networks_that_are_gone(
+def test_a_measure_of_weights_of_networks_that_are_gone(
     lists, study, tmp_path, scored_on
 ):
     """Their singular values are recorded."""

@@ -15,9 +15,7 @@ from helpers.training.config import config_from
 from helpers.training.run import images_of_run, train_run
 
 
-def test_models_are_the_rows_with_a_snapshot_and_know_how_many_images_they_were_fitted_to(
-    study, networks
-):
+def test_models_are_rows_with_a_snapshot_and_know_their_images(study, networks):
     rows = study.table[study.table["snapshot"] != "none"]
     assert [str(model) for model in networks] == rows["model_id"].tolist()
     assert sorted(model.training_images for model in networks) == [48, 49]
@@ -30,18 +28,14 @@ def test_models_are_the_rows_with_a_snapshot_and_know_how_many_images_they_were_
     assert torch.equal(network.fc.weight, saved["fc.weight"])
 
 
-def test_what_is_right_on_the_test_images_gives_the_test_accuracy(
-    study, store, networks
-):
+def test_right_test_images_give_the_test_accuracy(study, store, networks):
     tested = classification.test_logits(store, networks, study.data)
     right = classification.correct(tested, study.data.test.labels)
     expected = study.table["test_accuracy"].dropna()
     np.testing.assert_allclose(right.mean(1), expected, atol=1e-6)
 
 
-def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are_a_prefix(
-    study, scored_on
-):
+def test_the_set_is_what_all_runs_share_in_one_order(study, scored_on):
     rows = study.table[study.table["snapshot"] != "none"].to_dict("records")
     both = [set(images_of_run(study.data, config_from(row))[0].names) for row in rows]
     images = scored_on.images_of(study.data)
@@ -67,9 +61,7 @@ def test_runs_that_share_too_few_images_are_refused(study):
         scoring_set(study.table.assign(images_per_class=5), study.data)
 
 
-def test_the_initial_network_is_the_one_that_a_run_began_with(
-    study, networks, tmp_path
-):
+def test_the_initial_network_is_that_of_the_run(study, networks, tmp_path):
     start = networks[0].initial()
     # Nothing but batch-norm statistics moves.
     config = replace(config_from(networks[0].facts), learning_rate=1e-30)

@@ -25,9 +25,7 @@ def store_with(tmp_path, counts):
     return store
 
 
-def test_networks_have_the_maps_of_images_that_all_have_and_others_are_left_out(
-    tmp_path,
-):
+def test_networks_have_the_maps_of_images_that_all_have(tmp_path):
     records = store_with(tmp_path, (3, 2, 0)).records(NETWORKS, PARTS)
     found = maps_of_networks(records)
     assert found.model_ids == ["a@stop", "b@stop"]

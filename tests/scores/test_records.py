@@ -91,9 +91,7 @@ def test_records_keep_what_the_folder_of_work_lacks(published, tmp_path):
     pd.testing.assert_frame_equal(after[after["part"] != "new"], before)
 
 
-def test_of_many_images_the_first_have_maps_and_all_have_values(
-    published, tmp_path, monkeypatch
-):
+def test_of_many_images_the_first_have_maps(published, tmp_path, monkeypatch):
     """Of which no map is cut anew: means of the first images are not those of all."""
     study, measured, *_, done = published
     monkeypatch.setattr(records, "IMAGES_WITH_MAPS", 10)

@@ -27,9 +27,7 @@ def logits_on(model, images):
         return model.load("cpu")(resnet.normalise_images(images)).half()
 
 
-def test_the_truth_is_the_share_of_shifted_images_that_are_right(
-    study, networks, records
-):
+def test_the_truth_is_the_share_of_right_shifted_images(study, networks, records):
     images = shifts.shifted(study.data.test.images, "rotation_15")
     truth = targets.scores_on_targets(records, study.table, SHIFTS)
     truth = truth[truth["target"] == "rotation_15"].set_index("model_id")
@@ -42,9 +40,7 @@ def test_the_truth_is_the_share_of_shifted_images_that_are_right(
 
 
 @pytest.mark.parametrize("shift", ["", *SHIFTS])
-def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
-    study, networks, records, shift
-):
+def test_measures_are_of_the_logits_on_the_target(study, networks, records, shift):
     images = study.data.test.images
     if shift:
         images = shifts.shifted(images, shift)

@@ -41,9 +41,7 @@ def test_a_run_is_complete_exactly_when_its_result_is_there(tmp_path):
     assert set(asdict(CONFIG)) <= set(table)
 
 
-def test_the_analysis_keeps_models_above_the_threshold_and_says_why_others_are_out(
-    tmp_path,
-):
+def test_the_analysis_keeps_models_above_the_threshold(tmp_path):
     complete(tmp_path, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
     complete(tmp_path, replace(CONFIG, repeat=1), [])
     # None is how train_run writes a loss that is not finite.
@@ -105,9 +103,7 @@ def test_a_missing_snapshot_says_how_to_get_it_back(tmp_path):
         catalogue.load_network(tmp_path, row, 3)
 
 
-def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_what_to_do(
-    tmp_path,
-):
+def test_models_of_other_images_are_refused_with_what_to_do(tmp_path):
     work = tmp_path / "mine"
     remedy = "run notebook 02 of the study 'mine'"
     with pytest.raises(FileNotFoundError, match=rf"parquet is not there; {remedy}"):

@@ -46,9 +46,7 @@ def square(number, shared):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_items_are_processed_on_one_thread_each_and_faults_are_named_at_the_end(
-    jobs, monkeypatch
-):
+def test_items_have_one_thread_each_and_faults_are_named_at_the_end(jobs, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     pool.choose_device("cpu")

@@ -24,9 +24,7 @@ def equal(first, second):
     )
 
 
-def test_the_same_configuration_gives_the_same_bits(
-    data, config, tmp_path, monkeypatch
-):
+def test_a_configuration_gives_the_same_bits(data, config, tmp_path, monkeypatch):
     result = train_run(config, data, tmp_path / "one")
     train_run(config, data, tmp_path / "two")
     assert equal(tensors(tmp_path / "one"), tensors(tmp_path / "two"))
@@ -110,9 +108,7 @@ def test_a_snapshot_is_taken_at_the_first_epoch_above_the_matched_accuracy(confi
     assert run.snapshots_due(history, without, "", []) == []
 
 
-def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(
-    data, config, tmp_path
-):
+def test_the_recorded_gap_is_recomputed_from_saved_weights(data, config, tmp_path):
     result = train_run(config, data, tmp_path / "runs" / str(config))
     row = catalogue.read_catalogue(tmp_path).iloc[0]
     network = catalogue.load_network(tmp_path, row, 3)
@@ -233,9 +229,7 @@ class Seen(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("batch_size", "count"), [(4, 36), (16, 36), (8, 17)])
-def test_an_epoch_has_batches_of_the_runs_size_in_an_order_of_its_own(
-    data, config, batch_size, count
-):
+def test_an_epoch_has_batches_in_an_order_of_its_own(data, config, batch_size, count):
     """A last batch of one image is left out, of 17 = 8 + 8 + 1."""
     config = replace(config, batch_size=batch_size, augmentation=False)
     train = data.train.subset(range(count))
