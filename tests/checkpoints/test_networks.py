@@ -65,9 +65,7 @@ def test_a_checkpoint_of_the_workbook_brings_its_network(tmp_path):
     ],
 )
 @pytest.mark.parametrize("architecture", ["auto", "resnet18"])
-def test_what_does_not_fit_is_refused_with_its_tensor(
-    tmp_path, state, changes, message, architecture
-):
+def test_what_does_not_fit_is_refused(tmp_path, state, changes, message, architecture):
     changed = {
         name: value for name, value in (state | changes).items() if value is not None
     }

@@ -107,9 +107,7 @@ def normalised(images):
 
 @pytest.mark.parametrize(("method", "formula"), compute.CLOSED_FORMS)
 @pytest.mark.parametrize("class_used", ["predicted", "true"])
-def test_every_closed_form_is_scored_as_one_by_one(
-    method, formula, class_used, network, given, closed
-):
+def test_closed_forms_one_by_one(method, formula, class_used, network, given, closed):
     images = given.images
     with torch.no_grad():
         features, logits = hooks.features_and_logits(
@@ -182,9 +180,7 @@ def test_every_layer_is_scored_as_captum_would(layer, network, given, sampled):
 
 
 @pytest.mark.parametrize("side", [8, 32])
-def test_another_image_size_is_a_pass_over_resized_images(
-    side, network, given, sampled
-):
+def test_another_image_size_resizes_the_images(side, network, given, sampled):
     options = {"mode": "bilinear", "antialias": True, "align_corners": False}
     resized = F.interpolate(given.few.images.float(), size=(side, side), **options)
     with torch.no_grad():

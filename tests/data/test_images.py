@@ -65,9 +65,7 @@ def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path,
     assert len(prints) == 5
 
 
-def test_a_whole_cache_is_read_and_a_damaged_one_made_again(
-    tmp_path, load, monkeypatch
-):
+def test_a_cache_is_read_and_a_damaged_one_made_again(tmp_path, load, monkeypatch):
     path = zipped(tmp_path / "a.zip", tiny_imagenet())
     first = load(path)
     with monkeypatch.context() as patch:

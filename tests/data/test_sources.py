@@ -71,9 +71,7 @@ def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(tmp_path, 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_zip_is_read_as_its_folder_and_unpacked_once(
-    tmp_path, load, layout, monkeypatch
-):
+def test_a_zip_is_its_folder_and_unpacked_once(tmp_path, load, layout, monkeypatch):
     files = LAYOUTS[layout]()
     inside = {f"top/{name}": content for name, content in files.items()}
     path = zipped(tmp_path / "a.zip", inside)

@@ -36,9 +36,7 @@ def features_of(model, images):
     ("name", "family"),
     [("tf_efficientnet_b0", "efficientnet"), ("resnet18", "resnet")],
 )
-def test_published_networks_are_timms_without_head(
-    timm, tmp_path, images, name, family
-):
+def test_published_networks_are_timms_headless(timm, tmp_path, images, name, family):
     torch.manual_seed(1)
     reference = timm.create_model(name, num_classes=7).eval()
     found = published(name, reference.state_dict(), tmp_path)

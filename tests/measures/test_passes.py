@@ -36,7 +36,7 @@ def maps_by_autograd(network, layer, pixels):
         ("squeezenet1_1", 64, "classifier.2", False),
     ],
 )
-def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(
+def test_maps_are_of_the_last_layer_of_pixels(
     name, side, expected_layer, exact, monkeypatch
 ):
     torch.manual_seed(2)

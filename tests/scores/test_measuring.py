@@ -132,9 +132,7 @@ def test_a_measure_of_maps_alone_is_scored_from_records(lists, tmp_path):
     assert reasons["mean_of_logits"] == NOT_RECORDED
 
 
-def test_a_measure_of_weights_of_networks_that_are_gone(
-    lists, study, tmp_path, scored_on
-):
+def test_a_measure_of_weights_of_gone_networks(lists, study, tmp_path, scored_on):
     """Their singular values are recorded."""
     work = tmp_path / study.work.name
     shutil.copytree(study.work, work)

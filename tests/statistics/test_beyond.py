@@ -177,9 +177,7 @@ def by_loops(table, measure, direction, images, pooled):
 
 @pytest.mark.parametrize(("repeats", "minimum"), [(5, 4), (5, 12), (3, 12)])
 @pytest.mark.parametrize(("measure", "direction"), [("good", 1), ("norm", -1)])
-def test_the_worst_environment_is_that_of_a_loop_over_all_pairs(
-    monkeypatch, measure, direction, repeats, minimum
-):
+def test_worst_environment_by_loops(monkeypatch, measure, direction, repeats, minimum):
     monkeypatch.setattr(b, "MINIMUM_SAMPLE", minimum)
     table = catalogue(repeats, axes=FEW_AXES)
     worst, is_pooled = sign_errors(table, {measure: direction}, test_images=5000)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -11,8 +12,11 @@ import threadpoolctl
 import torch
 from psutil import STATUS_ZOMBIE as ZOMBIE
 
-from helpers.files import PROJECT_ROOT
-from helpers.training import pool
+from helpers.files import PROJECT_ROOT, read_tensors
+from helpers.networks import resnet
+from helpers.networks.weights import FORM
+from helpers.training import catalogue, pool
+from tests.training.conftest import configurations
 
 SCRIPT = """
 import sys
@@ -70,6 +74,24 @@ def test_each_call_loads_anew_what_its_items_share():
         assert {result for _, (result, *_) in results} == {1 + number, 4 + number}
 
 
+def test_runs_start_from_the_weights_of_a_file_but_for_their_head(tmp_path):
+    run = configurations(tmp_path)[0]
+    form = {name: getattr(run, name) for name in FORM}
+    published = resnet.build(**form, classes=5, seed=9).state_dict()
+    torch.save(published, tmp_path / "resnet18.pt")
+    source = f"{tmp_path}/{{architecture}}.pt"
+    (weights,) = catalogue.weights_by_name(source, ["resnet18"], tmp_path).values()
+    frozen = {"pretrained": True, "frozen_stages": 4, "max_epochs": 1}
+    run = replace(run, weights=weights, **frozen)
+    (result,) = pool.train_missing([run], tmp_path, jobs=1)
+    row = {"run_id": result["run_id"], "snapshot": "stop"}
+    trained = read_tensors(catalogue.weights_path(tmp_path, row))
+    assert trained["fc.weight"].shape == (3, 64)
+    assert torch.equal(
+        trained["layer4.1.conv2.weight"], published["layer4.1.conv2.weight"]
+    )
+
+
 NAPS = """
 import os, time
 from helpers.training import pool
@@ -102,9 +124,7 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
         (0.015, 7, 80, 7),  # as asked for
     ],
 )
-def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
-    monkeypatch, larger, jobs, memory, expected
-):
+def test_networks_side_by_side_on_a_gpu(monkeypatch, larger, jobs, memory, expected):
     gib = 2**30
 
     def seconds_of_pass(network, images):

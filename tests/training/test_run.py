@@ -83,7 +83,7 @@ def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupte
         ({1: (1, 2)}, [("stop", 1)]),
     ],
 )
-def test_the_snapshots_are_the_first_condition_and_the_stop(
+def test_snapshots_at_first_condition_and_stop(
     data, config, tmp_path, monkeypatch, met, taken
 ):
     monkeypatch.setattr(run, "conditions_met", lambda history, _: met[len(history)])
