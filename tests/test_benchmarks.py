@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from benchmarks import gpu
 from helpers.files import PROJECT_ROOT
 
 WITHOUT_JUPYTER = (
@@ -40,11 +39,3 @@ def test_the_whole_check_runs_through_without_jupyter(tmp_path):
 def test_every_benchmark_imports_what_there_is():
     for path in (PROJECT_ROOT / "benchmarks").glob("*.py"):
         importlib.import_module(f"benchmarks.{path.stem}")
-
-
-def test_without_a_gpu_the_check_says_what_runs_here(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gpu"])
-    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit):
-        gpu.main()
-    assert "sees no GPU" in capsys.readouterr().err

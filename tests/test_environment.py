@@ -23,7 +23,6 @@ def test_constraints_pin_every_direct_requirement():
 
 
 def test_no_target_takes_an_environment_away_from_another_clone(tmp_path):
-    """Only `make setup`, which says so, installs into it."""
     quiet = "--no-print-directory"  # make prints it where a make calls this test
     command = ["make", quiet, "sweep", "STUDY=demo", "INSTALLED=/another/clone"]
     environment = os.environ | {"VIRTUAL_ENV": str(tmp_path)}

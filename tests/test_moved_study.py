@@ -35,7 +35,6 @@ def begin(folder):
 
 
 def finish(folder):
-    """The tables of a sweep that ran to its end."""
     process = begin(folder)
     output = process.communicate()[0]
     assert process.returncode == 0, output

@@ -9,7 +9,6 @@ from helpers.study import Measured
 
 
 def test_values_of_images_stand_in_the_order_of_the_networks():
-    """Three networks and one of another share."""
     iou = np.array([[0.1, 0.3], [0.5, 0.7], [0.2, 0.4]], dtype=np.float32)
     of_images = {"iou": iou, "correct": np.ones((3, 2), dtype=np.float32)}
     records = SimpleNamespace(

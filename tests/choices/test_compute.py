@@ -223,14 +223,12 @@ def test_each_pass_over_images_has_noise_of_its_own(given, monkeypatch):
 
 
 def study_of(images):
-    """Images as a study has them."""
     return SimpleNamespace(
         fingerprint="made", classes=range(3), train=images, test=images
     )
 
 
 def kept(work, given, settings=SETTINGS):
-    """Scores of two models with one network, and which were loaded."""
     loaded = []
     network = given.classifier.network
     models = [

@@ -212,9 +212,10 @@ def test_the_operator_norm_of_constant_kernels(value, expected):
 
 def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
     weight = random_kernel(3, 2, 3, 3)
-    for size, rounded in (((7, 5), (8, 6)), ((1, 2), (4, 4))):
-        layer = Layer(weight, (2, 2), input_size=size)
-        expected = operator_norm(Layer(weight, (2, 2), input_size=rounded))
+    sizes = (((7, 5), (8, 6), 1), ((1, 2), (4, 4), 1), ((1, 2), (6, 6), 2))
+    for size, rounded, dilation in sizes:
+        layer = Layer(weight, (2, 2), (dilation, dilation), input_size=size)
+        expected = operator_norm(layer._replace(input_size=rounded))
         assert operator_norm(layer) == pytest.approx(expected, rel=1e-12)
 
 

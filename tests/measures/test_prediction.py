@@ -69,7 +69,7 @@ def test_the_margin_of_the_norms_is_the_kth_smallest_in_size():
 def test_loss_accuracy_and_entropy():
     logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(50) % 4
-    p = logits.double().softmax(1)
+    p = prediction.probabilities(logits)
     loss = prediction.training_loss(logits, labels).mean()
     assert loss == pytest.approx(log_loss(labels, p.numpy()), rel=1e-6)
     accuracy = (logits.numpy().argmax(1) == labels.numpy()).mean()

@@ -159,3 +159,17 @@ def test_a_measure_that_networks_lack_is_compared_on_the_others():
     for question in ("saved_error_points", "error_best_twins"):
         expected = of_others.loc["within", question]
         assert of_all.loc["within", question] == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_the_best_baseline_leaves_is_of_held_out_twins():
+    models = study()
+    table = primary(models)
+    row = table.loc["within"]
+    twins = models["kind"].str.partition(" ")[2]
+    fit = c.design(models, (), [*c.FIT, "within"])
+    errors = g.held_out_errors(fit, models["gap"].to_numpy(), twins)
+    of_best = table.loc[row["best_baseline"], "error_with_twins"]
+    assert row["error_best_twins"] == pytest.approx(of_best)
+    assert row["saved_from_best_points"] == pytest.approx(of_best - errors.mean())
+    p = table.loc[MEASURES].filter(like="saved_from_best_points_p")
+    np.testing.assert_allclose(p.iloc[:, 1], holm(p.iloc[:, 0]))

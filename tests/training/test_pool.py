@@ -84,8 +84,8 @@ def test_runs_start_from_the_weights_of_a_file_but_for_their_head(tmp_path):
     frozen = {"pretrained": True, "frozen_stages": 4, "max_epochs": 1}
     run = replace(run, weights=weights, **frozen)
     (result,) = pool.train_missing([run], tmp_path, jobs=1)
-    row = {"run_id": result["run_id"], "snapshot": "stop"}
-    trained = read_tensors(catalogue.weights_path(tmp_path, row))
+    path = catalogue.weights_path(tmp_path, result | {"snapshot": "stop"})
+    trained = read_tensors(path)
     assert trained["fc.weight"].shape == (3, 64)
     assert torch.equal(
         trained["layer4.1.conv2.weight"], published["layer4.1.conv2.weight"]
