@@ -20,6 +20,16 @@ TINY_SCENES = {
     "images_per_class": 12,
     "test_images_per_class": 6,
 }
+# Settings of measures: as little of everything as still goes through all of it.
+SMALL = {
+    "perturbation_fraction": 0.4,
+    "perturbation_points": 2,
+    "flatness_images": 12,
+    "flatness_draws": 1,
+    "flatness_halvings": 2,
+    "sharpness_images": 12,
+    "sharpness_steps": 1,
+}
 PERTURBATIONS = {
     "permutations": 19,
     "perturbation_fraction": 1.0,

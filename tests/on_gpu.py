@@ -33,19 +33,11 @@ from helpers.scores import targets as shifted
 from helpers.training import catalogue, pool, run
 from helpers.training.config import RunConfig
 from tests import pretended_gpu
-from tests.conftest import TINY_SCENES
+from tests.conftest import SMALL, TINY_SCENES
 from tests.training.conftest import configuration
 
 DEVICE = "cuda"
-SMALL = MeasureSettings(
-    perturbation_fraction=0.4,
-    perturbation_points=2,
-    flatness_images=8,
-    flatness_draws=1,
-    flatness_halvings=1,
-    sharpness_images=4,
-    sharpness_steps=1,
-)
+SETTINGS = MeasureSettings(**SMALL)
 
 
 def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
@@ -107,8 +99,8 @@ def every_family(study: Study) -> dict[str, Any]:
     ]
     families.remove("unlabelled")
     given = study.store(), study.models
-    scores = measuring.score(*given, families, SMALL, study.scored_on).scores()
-    on_targets = shifted.on_targets(*given, study.data, ["brightness_1.5"], SMALL)
+    scores = measuring.score(*given, families, SETTINGS, study.scored_on).scores()
+    on_targets = shifted.on_targets(*given, study.data, ["brightness_1.5"], SETTINGS)
     on_shift = on_targets.scores([*on_targets.keys][-1])
     reasons = scores.loc[scores["reason"] != "", ["measure", "reason"]]
     return {
@@ -165,7 +157,13 @@ def select(study: Study) -> dict[str, Any]:
 
 def failures(study: Study) -> dict[str, Any]:
     """A broken GPU leaves no record."""
-    given = study.store("broken"), study.models, ["prediction"], SMALL, study.scored_on
+    given = (
+        study.store("broken"),
+        study.models,
+        ["prediction"],
+        SETTINGS,
+        study.scored_on,
+    )
     broken = ""
     with mock.patch.dict(pretended_gpu.LIMITS, operators=50):
         try:

@@ -14,6 +14,7 @@ from helpers.measures import evidence, registry
 from helpers.measures.registry import MEASURES
 from helpers.networks import Undefined, resnet
 from helpers.parameters import TYPES
+from tests.conftest import SMALL
 
 
 @pytest.fixture
@@ -155,18 +156,6 @@ def test_the_example_of_a_measure_in_the_documentation_works(tiny_given, monkeyp
     assert registry.columns()["title"].tolist() == ["peakedness"]
 
 
-# As little of everything as still goes through all of it.
-SMALL = evidence.MeasureSettings(
-    perturbation_fraction=0.4,
-    perturbation_points=2,
-    flatness_images=12,
-    flatness_draws=1,
-    flatness_halvings=2,
-    sharpness_images=12,
-    sharpness_steps=1,
-)
-
-
 def bottlenecks():
     return resnet.build("resnet50", 3, stem="imagenet", width=0.125, seed=0)
 
@@ -188,7 +177,8 @@ def test_every_measure_has_a_number_or_a_reason_of_one_line(build, tiny_module_g
     torch.manual_seed(0)
     network, start = without_zeros(build()), without_zeros(build())
     given = tiny_module_given | {"network": network, "initial_network": start}
-    scored, _ = evidence.score(MEASURES.values(), given, SMALL)
+    small = evidence.MeasureSettings(**SMALL)
+    scored, _ = evidence.score(MEASURES.values(), given, small)
     assert not scored["reason"].str.contains("\n").any()
     assert ((scored["reason"] == "") == scored["value"].notna()).all()
     assert set(scored["measure"]) == set(MEASURES)
