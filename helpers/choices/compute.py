@@ -245,9 +245,11 @@ def maps_of_ways(
     parts = (
         each.split(classifier.batch_size) for each in (images.images, images.labels)
     )
-    for number, (pixels, labels) in enumerate(zip(*parts, strict=True)):
+    batches = zip(*parts, strict=True)
+    for number, (pixels, labels) in enumerate(batches):
         passes = {side: _pass(pixels, side, classifier, last) for side in sides}
-        predicted.append(passes[size][2].argmax(1))
+        _, _, logits = passes[size]
+        predicted.append(logits.argmax(1))
         true = labels.to(classifier.device)
         for way, of_way in zip(ways, maps, strict=True):
             inputs, features, logits = passes[way["image_size"]]

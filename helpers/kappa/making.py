@@ -44,12 +44,7 @@ _SMALL_STAGES = {
 }
 
 
-def untrained(
-    name: str,
-    classes: int,
-    side: int,
-    seed: int = 0,
-) -> nn.Module:
+def untrained(name: str, classes: int, side: int, seed: int = 0) -> nn.Module:
     """A network to be made, before its training.
 
     Args:
@@ -168,10 +163,7 @@ def made_models(
 
 
 def _planned(
-    name: str,
-    training: Mapping[str, Any],
-    data: StudyData,
-    weights: str,
+    name: str, training: Mapping[str, Any], data: StudyData, weights: str
 ) -> tuple[Callable[[], nn.Module], str, RunConfig, dict[str, Any]]:
     """How a network is built, the folder of its run, its training, and its facts.
 

@@ -29,10 +29,7 @@ _FACTS = ("family", "model", "origin")
 
 
 def class_steps(
-    data: StudyData,
-    wanted: Sequence[str],
-    seen: int,
-    fractions: Sequence[float],
+    data: StudyData, wanted: Sequence[str], seen: int, fractions: Sequence[float]
 ) -> list[int]:
     """Number of classes of each step: the seen ones and n more.
 
@@ -67,10 +64,7 @@ def class_steps(
 
 
 def fit_probe(
-    features: ArrayLike,
-    labels: ArrayLike,
-    l2: float = 1e-2,
-    tolerance: float = 1e-5,
+    features: ArrayLike, labels: ArrayLike, l2: float = 1e-2, tolerance: float = 1e-5
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Multinomial logistic regression on standardised features, by L-BFGS.
 
@@ -205,12 +199,7 @@ def kappa_of_classes(
     return pd.concat(tables, ignore_index=True)
 
 
-def images_of_seen(
-    data: StudyData,
-    seen: int,
-    most: int,
-    seed: int,
-) -> ScoringSet:
+def images_of_seen(data: StudyData, seen: int, most: int, seed: int) -> ScoringSet:
     """Training images for complexity measures of a network with its probe.
 
     Args:

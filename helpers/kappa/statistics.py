@@ -193,22 +193,13 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, axis=1)
 
 
-def _tau_a(
-    x: Array,
-    y: Array,
-    weights: Array,
-    given: Array,
-) -> Array:
+def _tau_a(x: Array, y: Array, weights: Array, given: Array) -> Array:
     """Concordant less discordant share of all pairs, (B, M)."""
     return pair_counts(x, y, weights)[0] / math.comb(x.shape[1], 2)
 
 
 def sign_errors(
-    complexities: pd.DataFrame,
-    cells: pd.DataFrame,
-    *,
-    draws: int = 9999,
-    seed: int = 0,
+    complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0
 ) -> pd.DataFrame:
     """Sign error of each complexity measure: how often it orders two networks wrongly.
 

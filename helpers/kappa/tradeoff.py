@@ -50,10 +50,7 @@ class Resample(NamedTuple):
 
 
 def resample(
-    labels: ArrayLike,
-    steps: Sequence[int],
-    draws: int,
-    seed: int = 0,
+    labels: ArrayLike, steps: Sequence[int], draws: int, seed: int = 0
 ) -> Resample:
     """Draw images within their class, and classes within their step.
 

@@ -85,10 +85,7 @@ def granulated_kendall(
 
 
 def conditional_information(
-    models: pd.DataFrame,
-    measures: Sequence[str],
-    axes: Sequence[str],
-    gaps: Array,
+    models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], gaps: Array
 ) -> Array:
     """Share of the entropy of the order of two models that a measure explains.
 
@@ -284,16 +281,16 @@ def conditional_table(
     errors, pooled = sign_errors(
         models, directions, axes, gaps, test_images=test_images
     )
+    p_of_information = against_chance(information)["p_adjusted"]
+    p_of_errors = against_chance(-errors)["p_adjusted"]  # a low one is extreme
     return pd.DataFrame(
         {
             "measure": names,
             "granulated_kendall": granulated_kendall(models, names, axes),
             "conditional_information": information[0],
-            "conditional_information_p_adjusted": against_chance(information)[
-                "p_adjusted"
-            ],
+            "conditional_information_p_adjusted": p_of_information,
             "sign_error": errors[0],
-            "sign_error_p_adjusted": against_chance(-errors)["p_adjusted"],
+            "sign_error_p_adjusted": p_of_errors,
             "pooled": pooled,
         }
     )
@@ -331,16 +328,16 @@ def task_table(
         varies, and the average with its adjusted p.
     """
     table = pd.DataFrame({"measure": list(measures)})
-    scores = np.full((1, 1 + permutations, len(measures)), np.nan)
+    scores = [np.full((1 + permutations, len(measures)), np.nan)]
     for number, (name, part) in enumerate(models.groupby(task)):
         varied = [axis for axis in axes if part[axis].nunique() > 1]
         # Another seed, so that the permutations of tasks are independent.
         gaps = _permuted_gaps(part, permutations, seed + number)
         information = conditional_information(part, measures, varied, gaps)
         of_task = np.where(len(varied) > 1, 100 * information, np.nan)
-        scores = np.append(scores, [of_task], axis=0)
+        scores.append(of_task)
         table[str(name)] = of_task[0]
-    average = finite_mean(scores)
+    average = finite_mean(np.stack(scores))
     p = against_chance(average)["p_adjusted"]
     return table.assign(average=average[0], average_p_adjusted=p)
 

@@ -269,9 +269,10 @@ def confounders(
         tables[kind, axis, ""] = correlations(bootstrap, names, design(models, levels))
     table = _stacked(tables, "kind", "hyperparameter", "level")
     table = table.rename(columns={"pearson_r": "r"})
-    columns = ["measure", "kind", "hyperparameter", "level", "n", "r"]
+    columns = ["measure", "kind", "hyperparameter", "level"]
+    columns += ["n", "r", "ci_low", "ci_high"]
     order = table["measure"].map(names.index).argsort(kind="stable")
-    return table.iloc[order][[*columns, "ci_low", "ci_high"]].reset_index(drop=True)
+    return table.iloc[order][columns].reset_index(drop=True)
 
 
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:

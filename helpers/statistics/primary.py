@@ -126,11 +126,7 @@ def predictors_of(
 
 
 def primary_table(
-    bootstrap: Bootstrap,
-    measures: Sequence[str],
-    *,
-    permutations: int,
-    looks: int = 1,
+    bootstrap: Bootstrap, measures: Sequence[str], *, permutations: int, looks: int = 1
 ) -> pd.DataFrame:
     """The primary analysis: baselines first, then the stated measures.
 
