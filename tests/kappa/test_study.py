@@ -17,7 +17,6 @@ def cells():
 
 
 def test_cells_are_those_of_the_published_classes(cells):
-    """Classes are published in float32, hence the tolerance."""
     classes = pd.read_parquet(table_of(REPORT, "kappa_classes.parquet"))
     classes = classes[classes["model"].isin(classes["model"].unique()[:2])]
     classes = classes.astype({"error": float, "kappa_loss": float})
@@ -25,8 +24,9 @@ def test_cells_are_those_of_the_published_classes(cells):
     keys = ["model", "ssim", "unseen_fraction"]
     both = cells.merge(again, on=keys, suffixes=("", "_again"))
     assert len(both) == len(again) > 0
-    for name in (*statistics.CELL_STATISTICS, "classes"):
-        np.testing.assert_allclose(both[f"{name}_again"], both[name], atol=1e-6)
+    for name in (*statistics.CELL_STATISTICS, "classes", "divergence"):
+        atol = 0.2 if name == "divergence" else 1e-6  # float32 moves some into a bin
+        np.testing.assert_allclose(both[f"{name}_again"], both[name], atol=atol)
 
 
 def test_marginals_and_trade_off_points_are_the_published_ones(cells):

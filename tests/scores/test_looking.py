@@ -31,9 +31,7 @@ def test_a_swapped_background_is_the_whole_other_image_but_for_the_box(data):
 
 
 def test_a_network_is_looked_at_as_the_measures_see_it(data, tmp_path):
-    network = resnet.build(
-        "resnet18", len(data.classes), stem="small", width=0.125, seed=1
-    )
+    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=1)
     model = Model("a", lambda device: network.eval())
     store = Store(tmp_path, lambda: data, jobs=1)
     table = looking.look_at_images(store, [model], data, range(12), 8).iloc[0]
@@ -51,8 +49,10 @@ def test_a_network_is_looked_at_as_the_measures_see_it(data, tmp_path):
 
 
 def test_test_images_with_boxes_are_taken_class_after_class(data):
+    boxes = data.test.boxes.clone()
+    boxes[:4] = boxes[6:10] = 0
+    data = replace(data, test=replace(data.test, boxes=boxes))
     rows = looking.boxed_test_images(data, 6)
     labels = data.test.labels[rows].tolist()
     assert sorted(labels[:3]) == sorted(labels[3:]) == [0, 1, 2]
-    everything = looking.boxed_test_images(data, 0)
-    assert len(everything) == data.test.boxes.flatten(1).any(1).sum()
+    assert len(looking.boxed_test_images(data, 0)) == len(boxes) - 8

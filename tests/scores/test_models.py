@@ -20,11 +20,10 @@ def test_models_are_rows_with_a_snapshot_and_know_their_images(study, networks):
     assert [str(model) for model in networks] == rows["model_id"].tolist()
     assert sorted(model.training_images for model in networks) == [48, 49]
     assert models.models_of(study.work, study.table[:0], study.data) == []
-    first = networks[0]
-    network = first.load("cpu")
+    network = networks[0].load("cpu")
     assert not network.training
-    path = study.work / "runs" / first.facts["run_id"] / "snapshot-stop.safetensors"
-    saved = safetensors.torch.load_file(path)
+    run = study.work / "runs" / networks[0].facts["run_id"]
+    saved = safetensors.torch.load_file(run / "snapshot-stop.safetensors")
     assert torch.equal(network.fc.weight, saved["fc.weight"])
 
 
@@ -50,7 +49,10 @@ def test_the_set_is_what_all_runs_share_in_one_order(study, scored_on):
     assert few.rows == scored_on.rows[:7]
     assert few.name.split("-")[1] != scored_on.name.split("-")[1]
     assert torch.equal(images.labels, study.data.train.labels[list(scored_on.rows)])
-    assert scoring_set(study.table.iloc[::-1], study.data) == scored_on
+    for runs in (study.table, study.table.iloc[::-1]):
+        assert scoring_set(runs, study.data) == scored_on
+        # One of the two holds nothing out.
+        assert scoring_set(runs.assign(images_per_class=0), study.data).shared == 49
     assert len(scoring_set(study.table[:0], study.data).rows) == 54
     # Noisy labels of a run are not those of the data set.
     assert scoring_set(study.table.assign(label_noise=0.5), study.data) == scored_on
@@ -78,7 +80,6 @@ def test_a_run_folder_of_an_earlier_version_stays_readable():
     table = catalogue.read_catalogue(work)
     assert table["snapshot"].tolist() == ["first", "stop"]
     for row in table.to_dict("records"):
-        network = catalogue.load_network(work, row, 3)
-        assert network.fc.weight.shape == (3, 32)
+        assert catalogue.load_network(work, row, 3).fc.weight.shape == (3, 32)
     histories = catalogue.histories(work, table["run_id"].unique())
     assert len(histories) == table["epochs"].iloc[0]

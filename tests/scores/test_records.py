@@ -37,8 +37,7 @@ def published(study, tmp_path_factory):
     folder = records_of(clone)
     records.publish(study.work, folder)
     manifest = json.loads((folder / "data.json").read_text())
-    gone = {"data_source": "tiny_imagenet", "data_path": "nowhere/images.zip"}
-    manifest["parameters"] |= gone
+    manifest["parameters"] |= {"data_source": "tiny_imagenet", "data_path": "/a.zip"}
     write_json(folder / "data.json", manifest)
     return study, measured, right, clone, folder
 
@@ -86,6 +85,7 @@ def test_records_keep_what_the_folder_of_work_lacks(published, tmp_path):
     before = read_scores(folder, model.model_id)
     Store(work, lambda: study.data).write(model, "new", {}, {"x": np.ones(2)})
     records.publish(work, folder)
+    assert read_json(folder / "data.json")["parameters"]["data_path"] == "data/a.zip"
     after = read_scores(folder, model.model_id)
     assert set(after["part"]) == {*before["part"], "new"}
     pd.testing.assert_frame_equal(after[after["part"] != "new"], before)

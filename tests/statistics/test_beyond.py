@@ -28,9 +28,8 @@ def grid(axes=AXES):
 def catalogue(repeats=2, seed=0, axes=AXES):
     """Configurations with effects of every axis, and repeats with noise."""
     random = np.random.default_rng(seed)
-    table = (
-        grid(axes).loc[lambda t: np.repeat(t.index, repeats)].reset_index(names="cell")
-    )
+    table = grid(axes)
+    table = table.loc[np.repeat(table.index, repeats)].reset_index(names="cell")
     effects = sum(
         0.05 * random.normal(size=len(levels))[pd.factorize(table[name])[0]]
         for name, levels in axes.items()
@@ -233,6 +232,12 @@ def test_tasks_are_scored_apart_with_permutations_of_their_own(models):
     of_tasks = table.loc["noise", ["a", "b"]].mean()
     assert table.loc["noise", "average"] == pytest.approx(of_tasks)
     assert table.loc["absent", ["a", "average", "average_p_adjusted"]].isna().all()
+    p = []
+    for tasks in ("a", "ab"):
+        same = pd.concat([models.assign(architecture=task) for task in tasks])
+        table = b.task_table(same, ["noise"], permutations=99, **options)
+        p += [*table["average_p_adjusted"]]
+    assert p[0] != p[1]
     one_axis = models.query(
         "learning_rate > 0.05 and "
         "(architecture == 'b' or (pretrained and optimizer == 'sgd'))"

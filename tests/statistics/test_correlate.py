@@ -183,13 +183,13 @@ def with_images(models=12, images=40):
 def test_columns_are_drawn_with_their_images_and_the_gap_by_test_accuracy():
     models, images = with_images()
     draws = c.Bootstrap(models, images, draws=30, seed=2)
-    random = np.random.default_rng([2, 1])  # the stream of scored images
-    chosen = random.integers(40, size=(30, 40))
-    values = images["iou"][0].astype(float)
-    exact = [math.fsum(values[draw]) / 40 for draw in chosen]
-    shift = np.array(exact) - values.mean()
-    expected = models["iou"][0] + shift
-    assert draws.resampled("iou")[:, 0] == pytest.approx(expected, abs=1e-12)
+    for name, stream, count in (("iou", 1, 40), ("test_accuracy", 2, 80)):
+        random = np.random.default_rng([2, stream])
+        chosen = random.integers(count, size=(30, count))
+        values = images[name][0].astype(float)
+        exact = [math.fsum(values[draw]) / count for draw in chosen]
+        expected = models[name][0] + np.array(exact) - values.mean()
+        assert draws.resampled(name)[:, 0] == pytest.approx(expected, abs=1e-12)
     assert np.isnan(draws.resampled("iou")[:, 3]).all()
     gap = 0.97 - draws.resampled("test_accuracy")
     assert draws.resampled("gap") == pytest.approx(gap)
@@ -216,10 +216,11 @@ def test_draws_of_images_widen_an_interval_and_do_not_shift_it(statistic):
 def test_a_table_of_correlations_is_scipys_with_percentiles_of_drawn_units():
     random = np.random.default_rng(4)
     models = pd.DataFrame({"cell": PAIRED, "gap": random.normal(size=60)})
+    models["kind"] = PAIRED
     models["x"] = models["gap"] + random.normal(size=60)
     models["few"] = models["x"].where(models["cell"] < 7)
     models = models.assign(never=np.nan, constant=0.1)
-    draws = c.Bootstrap(models, draws=300, seed=2)
+    draws = c.Bootstrap(models, draws=300, seed=2, unit="kind")
     table = c.correlate(draws, ["x", "few", "never", "constant"]).set_index("measure")
     counts = [[60, 30], [14, 7], [0, 0], [60, 30]]
     assert table[["n", "units"]].to_numpy().tolist() == counts

@@ -1,7 +1,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
+from helpers.checkpoints import calibration
+from helpers.files import PROJECT_ROOT
 from helpers.statistics.gap_rule import PENALTIES, fit_rule, predictors
 
 
@@ -56,8 +59,9 @@ def test_predictors_by_hand():
     assert np.isnan(predictors([0.9], scores, 100)[0, 0])
 
 
-def test_undefined_values_are_refused():
-    values, gaps, kinds = networks()
-    values[0, 0] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
-        fit_rule(values, gaps, kinds)
+def test_the_rule_of_drop48_is_that_of_the_studies_that_it_names():
+    stated = yaml.safe_load((PROJECT_ROOT / "params/drop48.yaml").read_text())["rule"]
+    stated["means"][2] += np.log(0.9)  # a tenth of the images was held out
+    rule = calibration.rule(calibration.networks(PROJECT_ROOT / "reports"))
+    for name in ("intercept", "coefficients", "means", "penalty", "half_width"):
+        assert getattr(rule, name) == pytest.approx(stated[name], abs=1e-7), name

@@ -93,13 +93,13 @@ def test_late_changes_by_hand():
 
 
 def test_a_missing_snapshot_says_how_to_get_it_back(tmp_path):
-    complete(tmp_path, CONFIG, [snapshot()])
+    complete(tmp_path, CONFIG, [snapshot(digest="of other weights")])
     row = catalogue.read_catalogue(tmp_path).iloc[0]
     message = "snapshot-stop.safetensors is missing or damaged; delete the folder"
     with pytest.raises(FileNotFoundError, match=message):
         catalogue.load_network(tmp_path, row, 3)
-    catalogue.weights_path(tmp_path, row).write_bytes(b"half a file")
-    with pytest.warns(UserWarning), pytest.raises(FileNotFoundError, match=message):
+    write_tensors(catalogue.weights_path(tmp_path, row), {})
+    with pytest.raises(FileNotFoundError, match=message):
         catalogue.load_network(tmp_path, row, 3)
 
 
