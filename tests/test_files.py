@@ -10,12 +10,7 @@ import pytest
 import torch
 
 from helpers import files
-from helpers.files import (
-    complete_or_absent,
-    inside,
-    read_json,
-    write_json,
-)
+from helpers.files import complete_or_absent, inside, read_json, write_json
 
 
 def test_a_file_appears_whole_at_the_end_or_stays_as_it_was(tmp_path):

@@ -116,8 +116,7 @@ def test_shares_end_before_the_cell_that_sums_up_and_the_whole_comes_after(proje
 
 
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)],
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
 def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(project, number):
     waits = """import time

@@ -92,8 +92,7 @@ BLUE = [NOTHING, NOTHING, INSIDE]
 
 
 @pytest.mark.parametrize(
-    "array",
-    [INSIDE > 0, INSIDE, np.stack(BLUE, 2), np.stack([*BLUE, OPAQUE], 2)],
+    "array", [INSIDE > 0, INSIDE, np.stack(BLUE, 2), np.stack([*BLUE, OPAQUE], 2)]
 )
 def test_every_pixel_counts_that_is_not_black(tmp_path, array):
     write(tmp_path / "m.png", array)

@@ -33,8 +33,7 @@ def features_of(model, images):
 
 
 @pytest.mark.parametrize(
-    ("name", "family"),
-    [("tf_efficientnet_b0", "efficientnet"), ("resnet18", "resnet")],
+    ("name", "family"), [("tf_efficientnet_b0", "efficientnet"), ("resnet18", "resnet")]
 )
 def test_published_networks_are_timms_headless(timm, tmp_path, images, name, family):
     torch.manual_seed(1)

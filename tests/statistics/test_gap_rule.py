@@ -7,6 +7,8 @@ from helpers.checkpoints import calibration
 from helpers.files import PROJECT_ROOT
 from helpers.statistics.gap_rule import PENALTIES, fit_rule, predictors
 
+REPORTS = PROJECT_ROOT / "reports"
+
 
 def networks():
     """Predictors, gaps and kinds of networks whose kinds differ."""
@@ -62,6 +64,8 @@ def test_predictors_by_hand():
 def test_the_rule_of_drop48_is_that_of_the_studies_that_it_names():
     stated = yaml.safe_load((PROJECT_ROOT / "params/drop48.yaml").read_text())["rule"]
     stated["means"][2] += np.log(0.9)  # a tenth of the images was held out
-    rule = calibration.rule(calibration.networks(PROJECT_ROOT / "reports"))
+    rule = calibration.rule(calibration.networks(REPORTS))
     for name in ("intercept", "coefficients", "means", "penalty", "half_width"):
         assert getattr(rule, name) == pytest.approx(stated[name], abs=1e-7), name
+    judged = calibration.networks(REPORTS, ["drop48_20"], wrong_labels=True)
+    assert len(judged) == 10  # two of twelve are left out

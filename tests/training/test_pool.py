@@ -56,10 +56,7 @@ def test_items_have_one_thread_each_and_faults_are_named_at_the_end(jobs, monkey
     pool.choose_device("cpu")
     done = {}
     message = r"1 of 3 failed; the others are complete. -1: ValueError: below 0"
-    with (
-        threadpoolctl.threadpool_limits(3),
-        pytest.raises(RuntimeError, match=message),
-    ):
+    with threadpoolctl.threadpool_limits(3), pytest.raises(RuntimeError, match=message):
         done.update(pool.side_by_side(square, [1, -1, 3], shared=int, jobs=jobs))
     assert done == {1: (1, {1}, False), 3: (9, {1}, False)}
 
