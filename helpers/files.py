@@ -222,8 +222,9 @@ def naming_damage(path: Path) -> Iterator[None]:
             raise
         cause = str(fault).partition("\n")[0] or type(fault).__name__
         raise DamagedFileError(
-            f"{path} is damaged ({cause}); put it back, from the repository or a copy, "
-            "or delete it and run again what made it"
+            f"{path} is damaged ({cause}), or of another kind; put a whole copy there "
+            "(an archive as .zip, without a password), or delete it and run again what "
+            "made it"
         ) from fault
 
 

@@ -124,7 +124,7 @@ def read_yolo(file: str, content: bytes, names: Mapping[str, str]) -> Rows:
         ('cat', [0.0, 0.25, 1.0, 0.75])
     """
     yield Row("", size=IN_SHARES)
-    for line in filter(str.strip, content.decode().splitlines()):
+    for line in filter(str.strip, content.decode("utf-8-sig").splitlines()):
         number, *numbers = line.split()
         if number not in names or len(numbers) != 4:
             raise ValueError(
@@ -152,7 +152,7 @@ def read_tiny(file: str, content: bytes) -> Rows:
         ('a.JPEG', 'n01', ['0', '1', '2', '3'])
     """
     folder = posixpath.basename(posixpath.dirname(file))
-    for line in content.decode().splitlines():
+    for line in content.decode("utf-8-sig").splitlines():
         image, *cells = line.split("\t")
         label, *corners = cells if len(cells) == 5 else [folder, *cells]
         yield Row(image, label, corners)
@@ -192,13 +192,14 @@ def read_coco(file: str, content: bytes) -> Rows:
 def _corners_of_coco(item: Mapping[str, Any]) -> Sequence[float]:
     """Corners of an object's ``bbox``, or of the box around its polygons."""
     outlines = item.get("segmentation")
-    if any(item.get("bbox") or ()):  # some tools write zeros for no box
-        corners = np.array(item["bbox"], dtype=float)
+    box = item.get("bbox") or ()
+    if any(box) and len(box) == 4:  # some tools write zeros for no box
+        corners = np.array(box, dtype=float)
         corners[2:] += corners[:2]
         return corners
     if outlines and isinstance(outlines, list):
         return _bounds(np.concatenate(outlines).reshape(-1, 2))
-    raise ValueError("an object has no bbox and no polygon")
+    raise ValueError("an object has no bbox of 4 numbers and no polygon")
 
 
 def read_csv(file: str, content: bytes) -> Rows:
@@ -222,8 +223,8 @@ def read_csv(file: str, content: bytes) -> Rows:
     columns = [names.get(name, name) for name in columns]
     if not {"path", "label"} <= {*columns} <= {*_COLUMNS}:
         raise ValueError(
-            f"its columns {', '.join(columns)} are not path and label, and perhaps "
-            "split, the corners x0, y0, x1, y1, width and height"
+            f"its columns {', '.join(table.iloc[0])} are not path and label, and "
+            "perhaps split, the corners x0, y0, x1, y1, width and height"
         )
     objects = table[1:].set_axis(columns, axis=1)
     table = objects.reindex(columns=[*_COLUMNS], fill_value="")  # each stands once

@@ -35,7 +35,7 @@ from helpers.files import (
 )
 
 # Raised when the meaning of what is kept changes: older files are then never used.
-_FORMAT = 9
+_FORMAT = 10
 _SCENES = 60  # rendered training images of a class, where no number is asked for
 _TABLES = ("index", "faults", "classes")
 _INDEX = ["name", "class_id", "split", "digest", "label"]

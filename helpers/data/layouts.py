@@ -102,7 +102,8 @@ def read_class_folders(source: Source, files: Sequence[str]) -> Records:
         places = sorted({*map(posixpath.dirname, folders)})
         raise ValueError(
             f"images are in {', '.join(places[:5])}, and not in folders CLASS, or "
-            "SPLIT/CLASS where all splits are called train, val or test"
+            "SPLIT/CLASS where all splits are called train, val or test; others are "
+            f"{sorted({*source.names} - {*source.images})[:5]}"
         )
     stems = [posixpath.splitext(path)[0] for path in folders]
     masked = {_MASK.sub("", stem) for stem in stems if _MASK.search(stem)}
@@ -236,7 +237,7 @@ def _read_yolo(source: Source, files: Sequence[str]) -> Records:
             f"{', '.join(tables[:3])}, not in one"
         )
     content = source.read(tables[0])
-    names = content.decode().splitlines()
+    names = content.decode("utf-8-sig").splitlines()
     if tables[0].endswith(".yaml"):
         # BaseLoader reads texts alone: a class called "no" is not False.
         names = yaml.load(content, yaml.BaseLoader)["names"]
@@ -265,9 +266,15 @@ def read_cifar(source: Source, files: Sequence[str]) -> Records:
         if not content.size or content.size % (3073 + is_100):
             raise ValueError(f"{path} is cut: its {content.size:,} bytes are no rows")
         table = "fine_label_names.txt" if is_100 else "batches.meta.txt"
-        classes = source.read(posixpath.join(folder, table)).decode().split()
+        classes = source.read(posixpath.join(folder, table)).decode("utf-8-sig").split()
         split = "test" if name.startswith("test") else "train"
-        for number, row in enumerate(content.reshape(-1, 3073 + is_100)):
+        rows = content.reshape(-1, 3073 + is_100)
+        if rows[:, -3073].max() >= len(classes):
+            raise ValueError(
+                f"{path} has labels to {rows[:, -3073].max()}, and {table} names "
+                f"{len(classes)} classes"
+            )
+        for number, row in enumerate(rows):
             class_id = classes[row[-3073]]  # the fine one in CIFAR-100
             # As a PPM file, whose bytes are R, G, B pixel by pixel.
             image = b"P6 32 32 255\n" + row[-3072:].reshape(3, 1024).T.tobytes()
@@ -309,7 +316,7 @@ LAYOUTS: dict[str, Layout] = {
     "csv": Layout(
         "a .csv with the columns path,label,x0,y0,x1,y1",
         r".*(?<!submission)\.csv",  # empty answers
-        rb"(?i)(?=.*\b(path|image|(image_)?(name|path)|file_?name)\b)"
+        rb"(?i)(?=.*\b(path|image|image_(name|path)|file_?name)\b)"
         rb".*\b(label|class|class_name|category)\b",
         partial(_read_annotated, read=annotations.read_csv),
     ),
@@ -320,15 +327,15 @@ LAYOUTS: dict[str, Layout] = {
         partial(_read_annotated, read=annotations.read_labelme),
     ),
     "yolo": Layout(
-        "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml",
-        r"(.*/)?labels/.*\.txt",
-        rb"\s*(\d+\s|\Z)",
+        "images/*.jpg with labels/*.txt of 5 numbers a line, and names in data.yaml",
+        r"(.*/)?labels/(?!(.*/)?classes\.txt).*\.txt",
+        rb"(\xef\xbb\xbf)?\s*(\d+\s|\Z)",
         _read_yolo,
     ),
     "voc": Layout(
         "JPEGImages/*.jpg with Annotations/*.xml, or beside",
         r".*\.xml",
-        rb"(?s).*<annotation",
+        rb"(?s)(.*<annotation|[\s\0]*\Z)",  # those without content are refused
         partial(_read_annotated, read=annotations.read_voc),
     ),
     "class_folders": Layout(
@@ -389,7 +396,9 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     """
     name = recognise(source) if layout == RECOGNISED else layout
     reader = LAYOUTS[name]
-    files = _matching(source, reader.paths, reader.content)
+    # Labels that begin otherwise are refused by their reader, not passed over.
+    content = b"" if name == "yolo" else reader.content
+    files = _matching(source, reader.paths, content)
     try:
         records = pd.DataFrame(reader.read(source, files), columns=Record._fields)
         _count_unread(source, {*files, *records["name"]})
@@ -397,11 +406,22 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
         if len(twice):
             raise ValueError(f"{twice.iloc[0]} is in two files; remove one")
         if records.empty:
-            faults = [f"{item['name']}: {item['detail']}" for item in source.faults]
-            raise ValueError("; ".join(["no image of a class is there", *faults[:5]]))
+            raise ValueError(
+                "no image of a class is there: "
+                f"{[(item['name'], item['detail']) for item in source.faults[:5]]}"
+            )
+        boxes = records.set_index("name")["boxes"].explode().dropna()
+        for image, (x0, y0, x1, y1) in boxes.items():
+            # Some boxes of ILSVRC are inverted, and are counted.
+            if (x1 < x0 or y1 < y0) and name not in _PUBLISHED:
+                raise ValueError(
+                    f"{image} has the box {x0:g}, {y0:g}, {x1:g}, {y1:g}, whose x1 or "
+                    "y1 is below x0 or y0: write corners, not width and height"
+                )
     except _FAULTS as fault:
         raise ValueError(
-            f"{source.root} is not read as {name}: {fault}; {name} is "
+            f"{source.root} is not read as {name}: "
+            f"{fault if isinstance(fault, ValueError) else repr(fault)}; {name} is "
             f"{reader.looks_like}, see docs/images.md"
         ) from fault
     if "train" not in records["split"].unique():
@@ -416,7 +436,7 @@ def _names(source: Source) -> dict[str, str]:
     """Readable names of classes by id, from the tables that come with ImageNet."""
     names = {}
     for path in _matching(source, r"(.*/)?(words|LOC_synset_mapping)\.txt"):
-        lines = source.read(path).decode()
+        lines = source.read(path).decode("utf-8-sig")
         names |= re.findall(r"^(\S+)[ \t]+([^,\r\n]+)", lines, re.MULTILINE)
     return names
 

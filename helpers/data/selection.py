@@ -42,12 +42,12 @@ def select(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Choose training and test images of the same classes.
 
-    Where a training image has a box, only those with one are trained on. Random numbers
-    are seeded by class, so that the images of a class do not depend on other classes. A
-    source without test images has some of its training images held out for the test. A
-    class without a test image is left out of training as well, unless no class has one:
-    a gap compares accuracies over the same classes. Training images that show the
-    photograph of a held-out test image are left out.
+    Where a training image has a box, those without one are not trained on, nor held out
+    for the test. Random numbers are seeded by class, so that the images of a class do
+    not depend on other classes. A source without test images has some of its training
+    images held out for the test. A class without a test image is left out of training
+    as well, unless no class has one: a gap compares accuracies over the same classes.
+    Training images that show the photograph of a held-out test image are left out.
 
     Args:
         images: all images of these classes, with the columns name, class_id, split,
@@ -60,15 +60,20 @@ def select(
         Images with their splits, training before test, class by class; and how many
         training and test images the classes have.
     """
-    training = images.query("split == 'train'")
-    hold_out = len(training) == len(images)
-    needs_box = training["square_boxes"].astype(bool).any()
+    hold_out = "test" not in {*images["split"]}
     images = _without_copies(images, faults)
     training = images.query("split == 'train'")
     test = images.drop(training.index)
-    fitting = training[training["square_boxes"].astype(bool) | (not needs_box)]
+    boxed = training[training["square_boxes"].astype(bool)]
+    fitting = boxed if len(boxed) else training
+    why = {"fault": "no_usable_box", "detail": "others have one: it is not trained on"}
+    faults.append(training.drop(fitting.index).assign(**why))
     asked = choice.test_images_per_class
     draw = partial(_draw, seed=choice.data_seed)
+    if hold_out:
+        training = (
+            fitting  # else most images with a box are trained on, and none tested
+        )
     if hold_out and asked:
         # At most half of a class, so that a small class keeps training images.
         test = draw(fitting, "hold out", asked, 0.5)

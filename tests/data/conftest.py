@@ -86,7 +86,7 @@ def cifar100():
     """Of one coarse class, and three fine ones."""
     labels = np.stack([np.full(12, 5), np.arange(12) % 3], 1)
     files = cifar(labels, "train.bin", "test.bin")
-    files["fine_label_names.txt"] = b"apple\naquarium_fish\nbaby\n"
+    files["fine_label_names.txt"] = b"\xef\xbb\xbfapple\naquarium_fish\nbaby\n"
     return files | {"coarse_label_names.txt": b"no\n"}
 
 

@@ -62,12 +62,10 @@ def test_brightness_and_contrast_equal_another_library(kind):
 def test_jpeg_is_that_of_a_quality():
     picture = Image.fromarray(IMAGES[0].permute(1, 2, 0).numpy())
     ours = shifts.shifted(IMAGES, "jpeg_0.8")[0].permute(1, 2, 0).numpy()
-    equal = []
-    for quality in range(1, 101):
-        file = io.BytesIO()
+    files = [io.BytesIO() for _ in range(100)]
+    for quality, file in enumerate(files, 1):
         picture.save(file, "JPEG", quality=quality)
-        equal.append(np.array_equal(ours, np.asarray(Image.open(file))))
-    assert any(equal)
+    assert any(np.array_equal(ours, np.asarray(Image.open(file))) for file in files)
 
 
 def test_rotation_equals_that_of_the_measures():

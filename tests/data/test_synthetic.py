@@ -31,8 +31,6 @@ def test_fewer_images_are_a_part_of_more():
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_boxes_are_tight_around_the_drawn_object(split):
     scenes = synthetic.scenes(split, 6, 48, 3)
-    pixels = scenes["pixels"][0]
-    assert (pixels.dtype, pixels.shape) == (np.uint8, (3, 48, 48))
     masks = object_masks(split, 3, 6, 48)
     for mask, [(x0, y0, x1, y1)] in zip(masks, scenes["square_boxes"], strict=True):
         assert mask[y0:y1, x0:x1].sum() == mask.sum() > 0, "nothing lies outside"
