@@ -10,7 +10,7 @@ from helpers.data.decode import check_boxes, decode_all
 from helpers.data.images import sentences_of_faults
 from helpers.data.sources import open_source
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root
-from helpers.parameters import StudyError
+from helpers.parameters import StudyError, fault_of
 from helpers.studies import load, path_of
 
 MOST_CLASSES = 20
@@ -38,9 +38,15 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
         Path of the file.
 
     Raises:
-        StudyError: if the study exists, or the images do not make one.
+        StudyError: if the name is none of a study, or that of one, or the images do not
+            make one.
         ValueError: if the images have no layout that is read.
     """
+    if fault_of("study", name) or name.endswith(".yaml"):
+        raise StudyError(
+            f"{name!r:.100} cannot name a study; take 1 to 100 letters, digits, spaces "
+            "and _.+-, of which the first is a letter, a digit or _, and no .yaml"
+        )
     file = path_of(name, root)
     if file.exists():
         raise StudyError(f"{file} is there already; take another name, or delete it")
@@ -50,17 +56,27 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
         print(f"Left out: {sentence}.")
     training = listing.records.query("split == 'train'")
     share = _TRAINING_SHARE if len(training) == len(listing.records) else 1
+    sample = training[:: 1 + len(training) // _LOOKED_AT]
+    decoded = decode_all(source, sample, max(SIDES))
+    check_boxes(decoded)
+    unread = decoded[decoded["pixels"].isna()]
+    print(f"Of {len(sample)} images {len(unread)} cannot be read.")
+    if len(unread) == len(sample):
+        raise StudyError(
+            f"none of {len(sample)} images of {path} can be read, such as "
+            f"{unread['name'].iloc[0]} {unread['problems'].iloc[0]}; save them anew"
+        )
+    boxed = training[training["boxes"].astype(bool)]
+    training = boxed if len(boxed) else training  # as 01 chooses them
     counts = (share * training["class_id"].value_counts()).astype(int).to_dict()
     classes = [name for name, count in counts.items() if count >= _LEAST_IMAGES]
     classes = classes[:MOST_CLASSES]
     if len(classes) < 2:
         raise StudyError(
             f"{path} has {len(classes)} of {len(counts)} classes with "
-            f"{_LEAST_IMAGES / share:.0f} images for training, and a study needs 2"
+            f"{_LEAST_IMAGES / share:.0f} images for training, with boxes where "
+            "some have one, and a study needs 2"
         )
-    sample = training[:: 1 + len(training) // _LOOKED_AT]
-    decoded = decode_all(source, sample, max(SIDES))
-    check_boxes(decoded)
     middle = decoded[["width", "height"]].min(axis=1).median()
     side = max((size for size in SIDES if size <= middle), default=min(SIDES))
     study = YAML(typ="safe", pure=True).load(path_of("demo", root))
@@ -89,6 +105,6 @@ if __name__ == "__main__":
     options = parser.parse_args()
     try:
         file = write(options.name, options.path)
-    except ValueError as fault:  # a StudyError is one
+    except (OSError, ValueError) as fault:  # a StudyError is one
         parser.exit(2, f"{fault}\n")
     print(f"wrote {file}; look at it, and run: make sweep STUDY={options.name}")

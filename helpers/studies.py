@@ -124,7 +124,7 @@ class StudyFile(BaseModel):
                 f"there are {', '.join(studies) or 'none'}"
             )
         try:
-            return cls.made(str(path), **YAML(typ="safe", pure=True).load(path))
+            return cls.made(str(path), **(YAML(typ="safe", pure=True).load(path) or {}))
         except StudyError:
             raise
         except (YAMLError, TypeError, ValueError, RecursionError) as fault:

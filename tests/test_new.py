@@ -38,11 +38,25 @@ def test_a_folder_of_classes_becomes_a_study(root, tmp_path):
     assert (values["image_size"], values["images_per_class"]) == (48, 16)
     with pytest.raises(StudyError, match="is there already"):
         new.write("birds", path, root)
+    table = ["path,label,x0,y0,x1,y1", "wren/0.jpg,wren,9,9,30,30"]  # one has a box
+    table += [f"robin/{image}.jpg,robin,,,," for image in range(20)]
+    (path / "boxes.csv").write_text("\n".join(table))
+    with pytest.raises(
+        StudyError, match="0 of 1 classes with 18 images for training, w"
+    ):
+        new.write("boxed", path, root)
 
 
 def test_one_class_makes_no_study(root, tmp_path):
     path = photographs(tmp_path / "few", wren=30, robin=17)
     with pytest.raises(ValueError, match="1 of 2 classes with 18 images"):
+        new.write("one", path, root)
+    for name in ("", ".x", "a/b", "x.yaml"):
+        with pytest.raises(StudyError, match="cannot name a study"):
+            new.write(name, path, root)
+    for image in path.rglob("*.jpg"):
+        image.write_bytes(b"")
+    with pytest.raises(StudyError, match="none of 47 images"):
         new.write("one", path, root)
     assert not (root / "params/one.yaml").exists()
 

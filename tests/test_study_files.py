@@ -109,7 +109,7 @@ def of(stem, sweep=None, **values):
         ("notebooks: !!python/object/apply:os.getcwd []", "is not a study"),
         ("- 1", "is not a study"),
         ({"notebook": {}}, r"mine.yaml: no notebook \(did you mean 'notebooks'"),
-        ({"notebooks": {}}, "names no notebook to run"),
+        ("", "names no notebook to run"),
         ({"notebooks": {"01_on": {}}}, "no notebook '01_on' .did you mean '01_one'"),
         (of("01_one", imges=1), "01_one: no imges .did you mean 'images'"),
         (of("01_one") | {"common": {"x": 1}}, "no notebook has a parameter 'x'"),
