@@ -56,6 +56,8 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
         print(f"Left out: {sentence}.")
     training = listing.records.query("split == 'train'")
     share = _TRAINING_SHARE if len(training) == len(listing.records) else 1
+    boxed = training[training["boxes"].astype(bool)]
+    training = boxed if len(boxed) else training  # as 01 chooses them
     sample = training[:: 1 + len(training) // _LOOKED_AT]
     decoded = decode_all(source, sample, max(SIDES))
     check_boxes(decoded)
@@ -66,8 +68,6 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
             f"none of {len(sample)} images of {path} can be read, such as "
             f"{unread['name'].iloc[0]} {unread['problems'].iloc[0]}; save them anew"
         )
-    boxed = training[training["boxes"].astype(bool)]
-    training = boxed if len(boxed) else training  # as 01 chooses them
     counts = (share * training["class_id"].value_counts()).astype(int).to_dict()
     classes = [name for name, count in counts.items() if count >= _LEAST_IMAGES]
     classes = classes[:MOST_CLASSES]
