@@ -139,7 +139,7 @@ _OF_TYPE = {
 TYPES: dict[str, Any] = {
     name: kind for kind, names in _OF_TYPE.items() for name in names
 } | {
-    "architecture": _form(r"(timm:)?[\w.-]{1,100}"),  # no code: a study file is data
+    "architecture": _form(r"[\w.-]{1,100}"),  # no code: a study file is data
     "architectures": Literal["resnet18", "resnet34", "resnet50", "resnet101"],
     "attributions": Literal[
         "saliency",
@@ -314,11 +314,24 @@ def checked(notebook: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         StudyError: with a sentence for each name or value that is wrong.
     """
+    return filled(model_of(notebook), values).model_dump()
+
+
+def filled(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
+    """A model with these values.
+
+    Args:
+        model: each of whose fields has a description.
+        values: by name.
+
+    Raises:
+        StudyError: with a sentence for each name or value that is wrong.
+    """
     try:
-        return model_of(notebook)(**values).model_dump()
+        return model(**values)
     except ValidationError as faults:
-        meanings = {name: item.comment for name, item in declared(notebook).items()}
-        raise StudyError(*sentences(faults, notebook.stem, meanings)) from None
+        meanings = {name: item.description for name, item in model.model_fields.items()}
+        raise StudyError(*sentences(faults, model.__name__, meanings)) from None
 
 
 def fault_of(name: str, item: Any) -> str:

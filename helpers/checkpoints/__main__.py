@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from helpers.checkpoints.inputs import Inputs
 from helpers.checkpoints.judging import judge
 from helpers.files import complete_or_absent
+from helpers.parameters import filled
 
 _DESCRIPTION = """Predict the test accuracy of checkpoints from their training images,
 by the rule of this repository's studies. Nothing is trained, no test image is needed,
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flag, nargs=several, default=item.default, help=item.description
         )
     try:
-        given = Inputs(**vars(parser.parse_args(arguments)))
+        given = filled(Inputs, vars(parser.parse_args(arguments)))
         table, sentences = judge(given)
     except (ValueError, OSError) as fault:
         print(f"{parser.prog}: {fault}", file=sys.stderr)

@@ -2,9 +2,9 @@
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from helpers.networks.weights import (
     read_state,
     shared_prefix,
 )
+from helpers.parameters import TYPES, AboveZero, Fraction, Number
 from helpers.scores.scoring_set import classes_in_turn
 
 AUTO = "auto"
@@ -53,16 +54,20 @@ class Inputs(BaseModel):
     classes: Sequence[str] = Field(
         (), description="in the order of the outputs, or @FILE, one a line; else sorted"
     )
-    images_per_class: float = Field(
+    images_per_class: Number = Field(
         0, description="in training, where IMAGES holds only some of them"
     )
-    image_size: int = Field(
-        0,
+    image_size: TYPES["image_size"] | None = Field(
+        None,
         description="of the images in training, pixels; without it the usual one with "
         "the highest training accuracy",
     )
-    mean: Channels = Field((), description="of the normalisation, RGB, 0 to 1")
-    std: Channels = Field((), description="of the normalisation, RGB, 0 to 1")
+    mean: Sequence[Fraction] = Field(
+        (), description="of the normalisation, RGB, 0 to 1"
+    )
+    std: Sequence[AboveZero] = Field(
+        (), description="of the normalisation, RGB, 0 to 1"
+    )
     device: str = Field("auto", description="cpu, cuda or auto")
     reports: Path = Field(Path("reports"), description="of studies that calibrate")
     out: Path = Field(Path("own"), description="folder for verdicts.csv")
@@ -122,16 +127,21 @@ def load(path: Path, architecture: str, classes: int) -> nn.Module:
         except RuntimeError as fault:
             faults.append(" ".join(str(fault).split()))
             continue
-        network.register_forward_hook(_logits_alone)
-        network = sample_first(network)
-        return network.to(memory_format=torch.channels_last).eval()
+        network.register_forward_hook(partial(_logits_alone, classes))
+        return sample_first(network).to(memory_format=torch.channels_last).eval()
     nearest = min(faults, key=len)
     raise ValueError(f"{path.name} does not fit: {nearest:.300}; {_REMEDY}")
 
 
-def _logits_alone(network: nn.Module, images: tuple, output: object) -> object:
-    """The logits of an output that is a dict; other outputs as they are."""
-    return output["logits"] if isinstance(output, Mapping) else output
+def _logits_alone(
+    classes: int, network: nn.Module, images: tuple[Tensor], output: Any
+) -> Tensor:
+    """The logits of an output, which may be a dict with them."""
+    logits = output.get("logits") if isinstance(output, Mapping) else output
+    shape = getattr(logits, "shape", type(output))
+    if shape != (len(images[0]), classes):
+        raise ValueError(f"it puts out {shape}; logits of {classes} classes are needed")
+    return logits
 
 
 def builder(architecture: str) -> Callable[[int], nn.Module]:
@@ -199,10 +209,10 @@ class Pictures:
         Raises:
             ValueError: if there are fewer than two classes.
         """
-        listing = layouts.scan(source, layouts.RECOGNISED)
-        self.classes = tuple(classes or listing.classes)
-        training = listing.records.query("split == 'train'")
-        records = training[training["class_id"].isin(self.classes)]
+        names = [name.strip() for name in classes if name.strip()]
+        listing = layouts.scan(source, layouts.RECOGNISED, names)
+        self.classes = listing.classes
+        records = listing.records.query("split == 'train'")
         labels = records["class_id"].map(self.classes.index).to_numpy(int)
         counts = np.bincount(labels, minlength=len(self.classes))
         missing = [self.classes[row] for row in np.flatnonzero(counts == 0)]
@@ -228,11 +238,18 @@ class Pictures:
         Raises:
             ValueError: if no image can be decoded.
         """
-        decoded = decode_all(self._source, self._records, side)
-        usable = decoded.dropna(subset="pixels")
-        if usable.empty:
-            raise ValueError(f"no image of {self._source.root} can be decoded")
-        return image_set(usable)
+        return image_set(_decoded(self._source, self._records, side))
+
+
+def _decoded(source: Source, records: pd.DataFrame, side: int) -> pd.DataFrame:
+    """The images that can be decoded; the others become faults of the source."""
+    images = decode_all(source, records, side)
+    is_usable = images["pixels"].notna()
+    if not is_usable.any():
+        raise ValueError(f"no image of {source.root} can be decoded")
+    for image in images[~is_usable].itertuples():
+        source.fault(image.name, *image.problems[0])
+    return images[is_usable]
 
 
 @cache
@@ -248,7 +265,4 @@ def unlabelled_pixels(source: Source, side: int) -> Tensor:
     """
     records = [layouts.Record(name, "", "test") for name in source.images]
     table = pd.DataFrame(records, columns=layouts.Record._fields)
-    pixels = decode_all(source, table, side)["pixels"].dropna()
-    if pixels.empty:
-        raise ValueError(f"no image of {source.root} can be decoded")
-    return torch.from_numpy(np.stack(pixels))
+    return torch.from_numpy(np.stack(_decoded(source, table, side)["pixels"]))

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from helpers.checkpoints import calibration, inputs
 from helpers.checkpoints.inputs import Channels, Inputs, Pictures, Preparation
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, sentences_of_faults
 from helpers.data.sources import open_source
 from helpers.files import from_root
 from helpers.measures.evidence import score_network
@@ -28,7 +28,7 @@ from helpers.training.pool import choose_device
 
 SIDES = (32, 64, 96, 128, 160, 224)  # usual sizes in training, pixels
 # Usual normalisations, the mean and standard deviation: ImageNet's, -1 to 1, 0 to 1.
-NORMALISATIONS: tuple[tuple[Channels, Channels], ...] = (
+NORMALISATIONS = (
     ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -69,41 +69,53 @@ def judge(given: Inputs) -> tuple[pd.DataFrame, list[str]]:
         OSError: if a folder or file does not exist.
         ValueError: if the images cannot be used.
     """
-    if bool(given.mean) != bool(given.std):
-        raise ValueError("mean and std belong together; give both or none")
+    if {len(given.mean), len(given.std)} not in ({0}, {3}):
+        raise ValueError(
+            "mean and std belong together, three numbers each; give both or none"
+        )
     device = choose_device(given.device)
     sides = [given.image_size] if given.image_size else SIDES
-    named = [(tuple(given.mean), tuple(given.std))] if given.mean else NORMALISATIONS
+    named = [(given.mean, given.std)] if given.mean else NORMALISATIONS
     files = inputs.find(given.checkpoints)
     opened = partial(open_source, unpacked=given.out / "unpacked")
-    pictures = Pictures(opened(given.images), given.classes)
+    source = opened(given.images)
+    pictures = Pictures(source, given.classes)
+    pictures.at(sides[0])  # images that cannot be decoded become faults
+    faults = sentences_of_faults(source.faults)
     unlabelled = opened(given.unlabelled) if given.unlabelled else None
+    if unlabelled:
+        inputs.unlabelled_pixels(unlabelled, sides[0])
+        faults += sentences_of_faults(unlabelled.faults)
+    classes = len(pictures.classes)
     class_images = given.images_per_class or pictures.class_images
     models = calibration.networks(from_root(given.reports))
     rows = []
     predicted = {}  # classes of unlabelled images by checkpoint
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
         try:
-            network = inputs.load(path, given.architecture, len(pictures.classes))
-            network = network.to(device)
+            network = inputs.load(path, given.architecture, classes).to(device)
             preparation = choose_preparation(network, pictures, sides, named, device)
             images = pictures.at(preparation.side)
             facts = facts_of(network, images, preparation, device, class_images)
-            if unlabelled:
+            if unlabelled and facts["verdict"] == "predicted":
                 pixels = inputs.unlabelled_pixels(unlabelled, preparation.side)
                 logits = logits_of(network, pixels, preparation, device)
                 predicted[name] = logits.argmax(1).numpy()
-        except ValueError as fault:
-            reason = str(fault).partition("\n")[0]
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as fault:  # networks of others fail in every way
+            reason = str(fault).partition("\n")[0] or repr(fault)
             facts = {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
         rows.append({"checkpoint": name} | facts)
-    table = verdicts(rows, calibration.rule(models))
-    sentences = _sentences(table, models, len(pictures.classes))
-    if predicted:
+    table = verdicts(rows, calibration.rule(models), models["train_accuracy"].min())
+    sentences = _sentences(table, models, classes) + faults
+    if len(predicted) > 2:
         shares = pd.Series(agreement([*predicted.values()]), [*predicted])
         table["agreement"] = table["checkpoint"].map(shares)
         in_order = ", ".join(shares.sort_values(ascending=False).index)
         sentences.append(_ORDER.format(in_order))
+    elif unlabelled:
+        sentences.append("Agreement orders three judged networks or more.")
     return table, sentences
 
 
@@ -185,12 +197,12 @@ def choose_preparation(
         device: of the network.
 
     Raises:
-        ValueError: if the network takes none of the sizes.
+        ValueError: if the network fails at each size.
     """
 
     def fit(preparation: Preparation) -> tuple[float, float]:
         images = pictures.at(preparation.side)
-        images = images.subset(range(min(_COMPARED_IMAGES, len(images))))
+        images = images.subset(range(len(images))[:_COMPARED_IMAGES])
         logits = logits_of(network, images.images, preparation, device)
         predicted, labels = logits.argmax(1).numpy(), images.labels.numpy()
         accuracy = max((predicted == labels).mean(), best_order(predicted, labels)[0])
@@ -205,7 +217,7 @@ def choose_preparation(
         except (AssertionError, RuntimeError, ValueError) as error:
             fault = f"{side} px: {error}"
     if not fits:
-        raise ValueError(f"the network takes none of these sizes ({fault})")
+        raise ValueError(f"the network fails at each size ({fault})")
     side = max(fits, key=fits.__getitem__)
     return max((Preparation(side, *one) for one in normalisations), key=fit)
 
@@ -229,17 +241,8 @@ def facts_of(
     Returns:
         Columns of the table of verdicts: with ``PREDICTORS`` where the network can be
         judged, else with the reason in the note.
-
-    Raises:
-        ValueError: if the network has not one output a class.
     """
     logits = logits_of(network, images.images, preparation, device)
-    classes = int(images.labels.max()) + 1
-    if logits.shape != (len(images), classes):
-        raise ValueError(
-            f"the network puts out {tuple(logits.shape)} for {len(images)} images of "
-            f"{classes} classes; one output a class is needed"
-        )
     right = logits.argmax(1) == images.labels
     accuracy = float(right.float().mean())
     facts = {"training_accuracy": accuracy, "prepared": str(preparation), "note": ""}
@@ -259,8 +262,7 @@ def facts_of(
     if not np.isfinite(lost).all():
         against = "what it loses is undefined; give two images or more of each class"
         return facts | {"verdict": "not judged", "note": against}
-    is_sum_1 = (logits.sum(1) - 1).abs().max() < 1e-3
-    if is_sum_1 and (logits >= 0).all():
+    if (logits.abs().sum(1) - 1).abs().max() < 1e-3:
         facts["note"] = "it ends in a softmax, which changes no accuracy"
     return facts | {"verdict": "predicted"} | dict(zip(PREDICTORS, lost, strict=True))
 
@@ -273,24 +275,27 @@ def _why_not_judged(logits: Tensor, labels: Tensor, accuracy: float) -> str:
         labels: (N,) class numbers in the order assumed.
         accuracy: on the training images.
     """
+    # Twice chance, half-way from chance to 1 for two classes, and 0.5 at least.
+    least = max(0.5, min(2 / logits.shape[1], 0.75))
     predicted = logits.argmax(1).numpy()
     best, outputs = best_order(predicted, labels.numpy())
     right = (predicted == labels.numpy())[len(labels) // 2 :]
     standard_error = right.std() / np.sqrt(len(right))
-    if best - right.mean() > max(0.02, 4 * standard_error):
+    if best > least and best - right.mean() > max(0.02, 4 * standard_error):
         return (
             f"{best:.0%} of the training images are right in another order of the "
             f"classes, {right.mean():.0%} in the order assumed; name it by --classes. "
             "Outputs in the order of the assumed classes: "
             f"{', '.join(map(str, outputs[:10]))}"
         )
-    classes = logits.shape[1]
-    if accuracy < min(2 / classes, (1 + 1 / classes) / 2):
-        return f"training accuracy {accuracy:.0%} is below twice chance; {_CAUSES}"
+    if accuracy <= least:
+        return f"training accuracy {accuracy:.0%} is not above {least:.0%}; {_CAUSES}"
     return ""
 
 
-def verdicts(facts: Sequence[dict[str, Any]], rule: GapRule) -> pd.DataFrame:
+def verdicts(
+    facts: Sequence[dict[str, Any]], rule: GapRule, least_accuracy: float
+) -> pd.DataFrame:
     """Test accuracy of each checkpoint, with an 80 % interval.
 
     It is the training accuracy less the predicted gap.
@@ -298,20 +303,22 @@ def verdicts(facts: Sequence[dict[str, Any]], rule: GapRule) -> pd.DataFrame:
     Args:
         facts: of each checkpoint: its name and what ``facts_of`` gives.
         rule: that predicts gaps.
+        least_accuracy: in training, of the networks that the rule was fitted to.
 
     Returns:
         ``_COLUMNS``, the best first.
     """
-    table = pd.DataFrame(facts, columns=_COLUMNS)
-    x = table[list(PREDICTORS)].astype(float)
-    accuracy = table["training_accuracy"].astype(float) - rule.predict(x)
+    table = pd.DataFrame(facts, columns=_COLUMNS).infer_objects()
+    x = table[list(PREDICTORS)]
+    training_accuracy = table["training_accuracy"]
+    accuracy = training_accuracy - rule.predict(x)
     table["accuracy"] = accuracy.clip(0, 1)
     table["low"] = (accuracy - rule.half_width).clip(0, 1)
     table["high"] = (accuracy + rule.half_width).clip(0, 1)
-    is_below = (x < np.array(rule.lows)).any(axis=1)
-    is_above = (x > np.array(rule.highs)).any(axis=1)
-    is_bare = table["note"].eq("")
-    table.loc[(is_below | is_above) & is_bare, "note"] = "beyond what the studies have"
+    is_beyond = (x.lt(rule.lows) | x.gt(rule.highs)).any(axis=1)
+    is_beyond |= training_accuracy.lt(least_accuracy) & accuracy.notna()
+    table.loc[is_beyond, "note"] += "; beyond what the studies have"
+    table["note"] = table["note"].str.removeprefix("; ")
     return table.sort_values("accuracy", ascending=False, ignore_index=True)
 
 

@@ -1,7 +1,5 @@
 """Files of checkpoints become networks with the same weights, or are refused by name."""
 
-import argparse
-
 import pytest
 import torch
 import torchvision
@@ -60,6 +58,7 @@ def test_a_checkpoint_of_the_workbook_brings_its_network(tmp_path):
         ({"conv1.weight": torch.ones(64, 1, 7, 7)}, r"conv1.weight: .*\[64, 1, 7, 7\]"),
         ({"fc.weight": torch.ones(9, 512)}, r"mismatch for fc.weight: .*\[9, 512\]"),
         ({"fc.bias": torch.full((5,), torch.nan)}, "fc.bias .* is not of finite real"),
+        ({"fc.bias": torch.nn.Identity()}, r"linear.Identity .* model.state_dict\(\)"),
         # a head with dropout
         ({"fc.bias": None, "fc.1.bias": torch.ones(5)}, "Missing key.*Unexpected key"),
     ],
@@ -74,13 +73,6 @@ def test_what_does_not_fit_is_refused(tmp_path, state, changes, message, archite
         inputs.load(tmp_path / "a.pt", architecture, 5)
 
 
-def test_values_beside_the_weights_that_could_run_code_are_named(tmp_path, state):
-    content = {"state_dict": state, "args": argparse.Namespace(epochs=3)}
-    torch.save(content, tmp_path / "a.pt")
-    with pytest.raises(ValueError, match=r"argparse.Namespace .* model.state_dict\(\)"):
-        inputs.load(tmp_path / "a.pt", "auto", 5)
-
-
 def test_names_of_timm_and_functions_of_ones_own_make_networks(users_module, tmp_path):
     timm = pytest.importorskip("timm")
     made = timm.create_model("resnet10t", num_classes=3)
@@ -93,6 +85,9 @@ def test_names_of_timm_and_functions_of_ones_own_make_networks(users_module, tmp
         for name in ("Brightness", "InDictionary")
     ]
     assert [output.tolist() for output in outputs] == [[[-1.0, 1.0]]] * 2
+    for output in ((images,), {"output": images}, torch.ones(1, 3)):
+        with pytest.raises(ValueError, match="logits of 2 classes are needed"):
+            inputs._logits_alone(2, None, (images,), output)
     for name in ("resnet19", "no_such_module:f", "a_users_module:none"):
         with pytest.raises(ValueError, match=r"neither|not there"):
             inputs.builder(name)
