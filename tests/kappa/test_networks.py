@@ -57,16 +57,18 @@ def test_a_folder_of_checkpoints_is_a_family_named_by_it(tmp_path, images):
     torch.manual_seed(1)
     reference = torchvision.models.squeezenet1_1()
     torch.save(reference.state_dict(), folder / "squeezenet1_1-1a2b.pth")
-    reference = torchvision.models.shufflenet_v2_x0_5(num_classes=3)
-    torch.save(reference.state_dict(), folder / "shufflenet_v2_x0_5.pt")
-    shuffle, squeeze = networks.published([str(folder)], "")
-    assert [shuffle.facts["family"], squeeze.facts["family"]] == ["mine", "mine"]
+    reference = torchvision.models.mobilenet_v2(num_classes=3)
+    torch.save(reference.state_dict(), folder / "mobilenet_v2.pt")
+    mobile, squeeze = networks.published([str(folder)], "")
+    assert [mobile.facts["family"], squeeze.facts["family"]] == ["mine", "mine"]
     assert squeeze.facts["model"] == "squeezenet1_1-1a2b"
-    assert features_of(shuffle, images).shape == (3, 1024)
+    assert features_of(mobile, images).shape == (3, 1280)
+    modules = networks.to_be_tuned(mobile, 3, 0).modules()
+    assert {each.p for each in modules if isinstance(each, torch.nn.Dropout)} == {0}
     with pytest.raises(ValueError, match="SqueezeNet has no linear layer"):
         squeeze.load()
-    torch.save({"bn1.bias": torch.ones(1)}, folder / "shufflenet_v2_x0_5.pt")
-    with pytest.raises(RuntimeError, match="state_dict for ShuffleNetV2"):
+    torch.save({"bn1.bias": torch.ones(1)}, folder / "mobilenet_v2.pt")
+    with pytest.raises(RuntimeError, match="state_dict for MobileNetV2"):
         networks.published([str(folder)], "")[0].load()
 
 

@@ -97,8 +97,10 @@ def test_pairs_are_averaged_over_classes(given, evidence):
             with torch.no_grad():
                 logits = network((first + second)[None] / 2)
             hits.append(int(logits.argmax()) == label)
-    assert len(hits) == 3 * 15
     assert evidence["mixup_accuracy"]["input"] == pytest.approx(np.mean(hits))
+    sample = Sample(None, None, torch.tensor([0, 0, 0, 1, 1]))
+    mixed = {"input": lambda pairs, share: sample.labels[pairs[0]].numpy() == 0}
+    assert perturbation.mixup_accuracy(sample, mixed, 0) == {"input": 0.5}
 
 
 def test_the_index_is_a_mean_over_draws_of_pooled_maps():

@@ -110,7 +110,7 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
 def test_numbers_are_written_one_way():
     counts = [style.count(*pair) for pair in ((1, "model"), (1200, "model"))]
     assert counts == ["1 model", "1,200 models"]
-    assert style.count(3, "class") == "3 classes"
+    assert (style.count(3, "class"), style.points(0.1)) == ("3 classes", "10.0 points")
     assert style.listed(list("abcdef"), 4) == "a, b, c, d and 2 more"
     percents = [style.percent(value) for value in (0.814, 0.05, 0.996, 1, np.nan)]
     assert percents == ["81 %", "5 %", "99.6 %", "100 %", "undefined"]

@@ -55,6 +55,8 @@ def test_the_contrast_is_told_with_what_could_have_been_told():
     text = looking.contrast_sentence(differences, *CONTRAST)
     for told in (f"{row['difference']:+.1f} points", f"{row['detectable']:.1f} points"):
         assert told in text
+    clear = looking.contrast_sentence(differences.assign(low=1.0), *CONTRAST)
+    assert "No difference" in text and "No difference" not in clear
     few = looking.contrast_sentence(differences_of(1), *CONTRAST)
     assert "held fixed" in text and "held fixed" not in few and "nan" not in few
     names = dict(looking.named_differences(differences))

@@ -40,7 +40,8 @@ def test_a_value_and_its_ends_are_one_text_in_shown_units():
     estimate = {"measure": "iou", "title": "IoU", "kind": "resnet18 scratch plain"}
     estimate |= {"r_gap": -0.21, "r_gap_low": -0.58, "r_gap_high": 0.2}
     estimate |= {"pearson_r": 0.5, "ci_low": math.nan, "ci_high": math.nan}
-    table = pd.DataFrame([estimate | {"gap": 0.432}])
+    estimate |= {"gap": 0.432, "gap_least": 0.1, "gap_most": 0.5}
+    table = pd.DataFrame([estimate])
     shown = tables.texts(table)
     assert list(tables.texts(table.iloc[:0])) == list(shown)
     assert shown.iloc[0].to_dict() == {
@@ -49,6 +50,7 @@ def test_a_value_and_its_ends_are_one_text_in_shown_units():
         "r with the gap": "-0.21 (-0.58 to 0.20)",
         "Pearson's r": "0.50",
         "gap (points)": "43.2",
+        **{"gap least (points)": "10", "gap most (points)": "50"},
     }
 
 

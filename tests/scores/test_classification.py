@@ -184,8 +184,8 @@ def test_calibration_errors_are_those_of_torchmetrics_and_by_hand(scene):
     # Of 30 images 15 bins hold two each: 0.9 less half right is 0.4 in every one.
     errors = classification.calibration_errors([0.9] * 30, [True, False] * 15)
     assert errors["adaptive_calibration_error"] == pytest.approx(0.4)
-    sure = classification.calibration_errors([1.0] * 3, [True] * 3)
-    assert set(sure.values()) == {0.0}
+    ends = classification.calibration_errors([1.0, 0.2, 0.15], [True, False, True])
+    assert ends["expected_calibration_error"] == pytest.approx(0.65 / 3)
 
 
 def test_break_even_by_hand_at_ties_and_by_counting(scene):

@@ -56,9 +56,11 @@ def test_measures_are_of_the_logits_on_the_target(study, networks, records, shif
         if has_holdout:
             held_out = images_of_run(study.data, config)[1]
             logits = classification.logits_of(model.load("cpu"), held_out.images, "cpu")
-            is_right = (logits.argmax(1) == held_out.labels).double()
-            share = float(is_right.mean())
+            share = float((logits.argmax(1) == held_out.labels).double().mean())
             assert value["holdout_accuracy", ""] == pytest.approx(share)
+            estimate = share + confidence - softmax(logits.numpy(), 1).max(1).mean()
+            of_difference = value["difference_of_confidences", "as given"]
+            assert of_difference == pytest.approx(estimate, abs=1e-4)
 
 
 def test_every_target_has_the_models_and_the_measures(study, records):
