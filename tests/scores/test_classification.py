@@ -150,12 +150,11 @@ def test_models_whose_logits_are_not_finite_have_no_metrics(tmp_path, tiny_given
     images = tiny_given["images"]
     data = SimpleNamespace(train=images, test=images, fingerprint="made")
     inputs = 3 * images.images.shape[-1] ** 2
-    first, second, broken = (
-        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(inputs, 3))
-        for _ in range(3)
-    )
-    torch.nn.init.constant_(broken[1].bias, np.nan)
-    networks = {"first": first, "second": second, "broken": broken}
+    networks = {
+        name: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(inputs, 3))
+        for name in ("first", "second", "broken")
+    }
+    torch.nn.init.constant_(networks["broken"][1].bias, np.nan)
     models = [
         Model(name, lambda device, one=one: one) for name, one in networks.items()
     ]

@@ -16,14 +16,9 @@ MODELS = [Model(name, lambda device: None) for name in ("a", "b")]
 
 
 def record(factor):
-    scores = pd.DataFrame(
-        {
-            "measure": ["x", "y"],
-            "threshold": [0.1, np.nan],
-            "value": [0.5 * factor, np.nan],
-            "reason": ["", "no boxes, ü"],
-        }
-    )
+    scores = pd.DataFrame({"measure": ["x", "y"], "threshold": [0.1, np.nan]})
+    scores["value"] = [0.5 * factor, np.nan]
+    scores["reason"] = ["", "no boxes, ü"]
     single = np.array([1.0, np.nan, 3.0], dtype=np.float32) * factor
     return {"scores": scores, "single": single, "maps": np.zeros((3, 2, 2), "uint8")}
 

@@ -80,14 +80,9 @@ def test_every_target_has_the_models_and_the_measures(study, records):
 
 def test_errors_on_both_sides_add_up_and_only_their_mean_is_the_bias():
     """0.9 for 0.7 and 0.5 for 0.6: errors of 20 and 10 points, 20 - 10 together."""
-    scores = pd.DataFrame(
-        {
-            "cell": [0, 1, 2],
-            "target": targets.PLAIN_TARGET,
-            "test_accuracy": [0.7, 0.6, 0.5],
-            "average_confidence": [0.9, 0.5, np.nan],
-        }
-    )
+    scores = pd.DataFrame({"cell": [0, 1, 2], "target": targets.PLAIN_TARGET})
+    scores["test_accuracy"] = [0.7, 0.6, 0.5]
+    scores["average_confidence"] = [0.9, 0.5, np.nan]
     titles = {"average_confidence": "average confidence"}
     row = targets.prediction_errors(scores, titles, draws=0, seed=0).iloc[0]
     assert row["n"] == 2
