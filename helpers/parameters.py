@@ -150,7 +150,7 @@ TYPES: dict[str, Any] = {
     ],
     "batch_sizes": conint(ge=2, le=100_000),
     "cam_cut": Literal["maximum", "quantile"],
-    "cam_method": Literal["cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"],
+    "cam_method": Literal["grad_cam", "grad_cam_plus_plus", "layer_cam"],
     "cam_threshold": Share,
     "device": _form(r"auto|cpu|cuda(:\d{1,3})?"),
     "families": Literal[

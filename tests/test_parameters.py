@@ -82,7 +82,7 @@ def test_choices_are_those_of_the_modules_that_take_them(name, known):
 @pytest.mark.parametrize(
     ("stem", "name", "value", "message"),
     [
-        ("03", "cam_method", "gradcam", "(did you mean 'grad_cam' or 'cam'?)"),
+        ("03", "cam_method", "gradcam", "(did you mean 'grad_cam'?)"),
         ("03", "cam_threshold", 7, "should be less than 1"),
         ("03", "cam_threshold", "0,2", "should be a valid number"),
         ("03", "accuracy_thresholds", [], "at least 1 item"),

@@ -27,7 +27,7 @@ from torch.func import functional_call
 
 from helpers.networks import Undefined, hooks
 
-CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
+CLOSED_FORM_METHODS = ("grad_cam", "grad_cam_plus_plus", "layer_cam")
 GRADIENT_METHODS = (
     "grad_cam",
     "grad_cam_plus_plus",
@@ -50,7 +50,7 @@ def closed_form_cam(
     ``M = relu(sum over k of w_k A_k)``, exact where ``closed_form_classifier`` holds:
     there ``dz_c / dA_kij = W_ck / (h w)``, so that w_k is
 
-    - ``W_ck`` for "cam" (Zhou et al. 2016) and "grad_cam";
+    - ``W_ck`` for "grad_cam", which is then CAM (Zhou et al. 2016);
     - ``relu(W_ck) / (2 + W_ck a_k)`` for "grad_cam_plus_plus", with the mean a_k of map
       k, at least 0;
     - ``relu(W_ck)`` for "layer_cam".

@@ -13,7 +13,7 @@ from helpers.report import tables
 from helpers.scores.measuring import with_measures
 from helpers.statistics import primary
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
-from helpers.statistics.gap_rule import PREDICTORS, GapRule, fit_rule, predictors
+from helpers.statistics.gap_rule import PREDICTORS, GapRule, fit_rule
 
 STUDIES = ("kinds20", "filled20", "kinds24")
 
@@ -69,9 +69,8 @@ def networks(
         limited = models["images_per_class"].replace(0, images.mean())
         is_split = models["rule3_split"].eq("holdout")
         fitted = 1 - models["holdout_fraction"].where(is_split, 0.0)
-        columns = predictors(models["train_accuracy"], models, limited * fitted)
         models = models.assign(study=study, classes=len(images))
-        models[list(PREDICTORS)] = columns
+        models["log_images"] = np.log(limited * fitted)
         of_studies.append(with_log_train_loss(models))
     return pd.concat(of_studies, ignore_index=True)
 

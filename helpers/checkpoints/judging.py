@@ -20,10 +20,10 @@ from helpers.data.images import ImageSet, sentences_of_faults
 from helpers.data.sources import open_source
 from helpers.files import from_root
 from helpers.measures.evidence import score_network
+from helpers.measures.perturbation import twice_chance
 from helpers.measures.unlabelled import agreement
-from helpers.networks.hooks import prepared
-from helpers.scores.measuring import with_measures
-from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
+from helpers.scores.classification import logits_of
+from helpers.statistics.gap_rule import PREDICTORS, GapRule
 from helpers.training.pool import choose_device
 
 SIDES = (32, 64, 96, 128, 160, 224)  # usual sizes in training, pixels
@@ -99,7 +99,7 @@ def judge(given: Inputs) -> tuple[pd.DataFrame, list[str]]:
             facts = facts_of(network, images, preparation, device, class_images)
             if unlabelled and facts["verdict"] == "predicted":
                 pixels = inputs.unlabelled_pixels(unlabelled, preparation.side)
-                logits = logits_of(network, pixels, preparation, device)
+                logits = logits_of(network, pixels, device, preparation.normalise)
                 predicted[name] = logits.argmax(1).numpy()
         except (MemoryError, torch.OutOfMemoryError):
             raise
@@ -134,25 +134,6 @@ def _sentences(table: pd.DataFrame, models: pd.DataFrame, classes: int) -> list[
         "classes."
     )
     return sentences
-
-
-@torch.inference_mode()
-def logits_of(
-    network: nn.Module, images: Tensor, preparation: Preparation, device: str
-) -> Tensor:
-    """Logits (N, K) of uint8 images (N, 3, S, S), on the CPU.
-
-    Args:
-        network: on the device, in evaluation mode, with (B, K) outputs.
-        images: of the size of the preparation.
-        preparation: of which the normalisation is used.
-        device: of the network.
-    """
-    outputs = [
-        network(prepared(pixels, preparation.normalise, device)).float().cpu()
-        for pixels in images.split(64)
-    ]
-    return torch.cat(outputs)
 
 
 def best_order(
@@ -203,7 +184,7 @@ def choose_preparation(
     def fit(preparation: Preparation) -> tuple[float, float]:
         images = pictures.at(preparation.side)
         images = images.subset(range(len(images))[:_COMPARED_IMAGES])
-        logits = logits_of(network, images.images, preparation, device)
+        logits = logits_of(network, images.images, device, preparation.normalise)
         predicted, labels = logits.argmax(1).numpy(), images.labels.numpy()
         accuracy = max((predicted == labels).mean(), best_order(predicted, labels)[0])
         return accuracy, -float(cross_entropy(logits, images.labels))
@@ -242,7 +223,7 @@ def facts_of(
         Columns of the table of verdicts: with ``PREDICTORS`` where the network can be
         judged, else with the reason in the note.
     """
-    logits = logits_of(network, images.images, preparation, device)
+    logits = logits_of(network, images.images, device, preparation.normalise)
     right = logits.argmax(1) == images.labels
     accuracy = float(right.float().mean())
     facts = {"training_accuracy": accuracy, "prepared": str(preparation), "note": ""}
@@ -252,13 +233,12 @@ def facts_of(
     scores = score_network(
         network,
         images,
-        ("accuracy_under_augmentation", "mixup_accuracy"),
+        ("drop", "drop_mixup"),
         normalise=preparation.normalise,
         device=device,
         perturbation_fraction=1.0,
     )
-    row = with_measures(pd.DataFrame({"model_id": [""]}), scores.assign(model_id=""))
-    lost = predictors([accuracy], row, class_images)[0]
+    lost = [*scores["value"], np.log(class_images)]
     if not np.isfinite(lost).all():
         against = "what it loses is undefined; give two images or more of each class"
         return facts | {"verdict": "not judged", "note": against}
@@ -275,8 +255,7 @@ def _why_not_judged(logits: Tensor, labels: Tensor, accuracy: float) -> str:
         labels: (N,) class numbers in the order assumed.
         accuracy: on the training images.
     """
-    # Twice chance, half-way from chance to 1 for two classes, and 0.5 at least.
-    least = max(0.5, min(2 / logits.shape[1], 0.75))
+    least = max(0.5, twice_chance(logits.shape[1]))
     predicted = logits.argmax(1).numpy()
     best, outputs = best_order(predicted, labels.numpy())
     right = (predicted == labels.numpy())[len(labels) // 2 :]

@@ -59,7 +59,7 @@ UNTRAINED = "untrained"
 MASKS = "masks"
 
 # Methods and formulas whose maps are computed from one forward pass; the first is the
-# paper's. In closed form "cam" equals "grad_cam".
+# paper's.
 CLOSED_FORMS = (
     ("grad_cam", CORRECT),
     ("grad_cam_plus_plus", CORRECT),

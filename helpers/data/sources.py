@@ -135,18 +135,15 @@ class Source:
                 return "link_not_followed"
         return ""
 
-    def fault(self, name: str, fault: str, detail: str, class_id: str = "") -> None:
+    def fault(self, name: str, fault: str, detail: str) -> None:
         """Note something that cannot be used as it is.
 
         Args:
             name: path of the file; "" for a fault of a class.
             fault: its kind, such as "missing_image".
             detail: in words.
-            class_id: of the class that lacks it.
         """
-        self.faults.append(
-            {"name": name, "fault": fault, "detail": detail, "class_id": class_id}
-        )
+        self.faults.append({"name": name, "fault": fault, "detail": detail})
 
     @property
     def stamp(self) -> str:

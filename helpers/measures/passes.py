@@ -151,7 +151,7 @@ def maps(
         classifier: its network is differentiated where they have none.
         images: the N training images.
         example: (1, 3, S, S) input.
-        cam_method: of ``maps.GRADIENT_METHODS``, or "cam".
+        cam_method: of ``maps.CLOSED_FORM_METHODS``.
 
     Returns:
         (N, h, w) in [0, 1).
@@ -163,12 +163,11 @@ def maps(
         return forward_pass.maps
     network = classifier.network
     layer = hooks.last_maps_layer(network, example)
-    method = "grad_cam" if cam_method == "cam" else cam_method
     classes = forward_pass.logits.argmax(1).to(classifier.device)
     batches = []
     for rows in torch.arange(len(classes)).split(classifier.batch_size):
         inputs = classifier.input(images.images[rows])
-        weighted = layer_maps(method, network, layer, inputs, classes[rows])
+        weighted = layer_maps(cam_method, network, layer, inputs, classes[rows])
         batches.append(normalise_maps(weighted).float())
     return torch.cat(batches)
 

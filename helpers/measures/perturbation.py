@@ -413,13 +413,22 @@ def learnt_accuracy(train_accuracy: float, labels: Tensor) -> float:
     Raises:
         Undefined: where it is below twice chance.
     """
-    twice_chance = 2 / len(labels.unique())
-    if not train_accuracy >= twice_chance:
+    least = twice_chance(len(labels.unique()))
+    if not train_accuracy >= least:
         raise Undefined(
             f"the training accuracy of {train_accuracy:.2f} is below twice chance, "
-            f"{twice_chance:.2f}: there is too little that a change could take away"
+            f"{least:.2f}: there is too little that a change could take away"
         )
     return train_accuracy
+
+
+def twice_chance(classes: int) -> float:
+    """Twice the accuracy of chance; of two classes 3/4, halfway from chance to 1.
+
+    Args:
+        classes: number of classes, at least 2.
+    """
+    return min(2 / classes, (1 + 1 / classes) / 2)
 
 
 @measure(

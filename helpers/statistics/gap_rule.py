@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import Ridge
 
@@ -17,11 +16,6 @@ from sklearn.linear_model import Ridge
 # images; and the logarithm of the number of training images of a class.
 PREDICTORS = ("drop", "drop_mixup", "log_images")
 PENALTIES = tuple(np.logspace(-2, 3, 21))
-_SHIFTED = (
-    "accuracy_under_augmentation (horizontal translation)",
-    "accuracy_under_augmentation (vertical translation)",
-)
-_MIXED = "mixup_accuracy"  # of the input, its first variant
 _SHARE = 0.8  # of the networks of new kinds whose gap an interval is to hold
 
 
@@ -67,34 +61,6 @@ class GapRule:
         clipped = np.clip(np.asarray(predictors, float), lows - beyond, highs + beyond)
         scaled = (clipped - self.means) / self.deviations
         return self.intercept + scaled @ np.array(self.coefficients)
-
-
-def predictors(
-    train_accuracy: ArrayLike, scores: pd.DataFrame, images_per_class: ArrayLike
-) -> NDArray[np.float64]:
-    """Compute the predictors of the rule from scores of networks.
-
-    ``drop = A - (A_h + A_v) / 2`` with A the accuracy on the training images, and A_h,
-    A_v that on scored ones, translated by up to half the side; Aithal, Kashyap and
-    Subramanyam 2021. ``drop_mixup = A - A_mix``. A is that of the gap, so that the
-    labels of both are those that a network was fitted to.
-
-    Args:
-        train_accuracy: (n,) fractions, in evaluation mode.
-        scores: a row a network, a column a measure, such as "mixup_accuracy".
-        images_per_class: (n,) training images of a class.
-
-    Returns:
-        (n, 3), columns as in ``PREDICTORS``.
-
-    Raises:
-        KeyError: for a missing measure.
-    """
-    accuracy = np.asarray(train_accuracy, float)
-    shifted = scores[list(_SHIFTED)].mean(axis=1, skipna=False).to_numpy()
-    mixed = scores[_MIXED].to_numpy()
-    images = np.broadcast_to(np.log(images_per_class), accuracy.shape)
-    return np.stack([accuracy - shifted, accuracy - mixed, images], axis=1)
 
 
 def fit_rule(

@@ -200,6 +200,7 @@ def test_drops_by_hand_and_below_twice_chance(accuracy):
     assert len(scores) == 2 and scores["value"].isna().all()
     assert scores["reason"].str.contains("is below twice chance, 0\\.50").all()
     assert perturbation.learnt_accuracy(0.5, LABELS) == 0.5
+    assert perturbation.learnt_accuracy(0.75, LABELS.clip(0, 1)) == 0.75
     assert perturbation.drop(0.875, SHIFTED) == 0.25
     assert perturbation.drop_mixup(0.875, {"input": 0.5}) == 0.375
 

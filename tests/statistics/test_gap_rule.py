@@ -1,11 +1,10 @@
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
 
 from helpers.checkpoints import calibration
 from helpers.files import PROJECT_ROOT
-from helpers.statistics.gap_rule import PENALTIES, fit_rule, predictors
+from helpers.statistics.gap_rule import PENALTIES, fit_rule
 
 REPORTS = PROJECT_ROOT / "reports"
 
@@ -49,16 +48,6 @@ def test_the_rule_equals_a_plain_loop():
     far = np.array([[0.5, 0.3, 5.0], [-9.0, 9.0, 5.0], values[0]])
     expected = [predicted_by_hand(values, gaps, best[1], row) for row in far]
     np.testing.assert_allclose(rule.predict(far), expected)
-
-
-def test_predictors_by_hand():
-    shifted = "accuracy_under_augmentation ({} translation)"
-    names = [shifted.format("horizontal"), shifted.format("vertical"), "mixup_accuracy"]
-    scores = pd.DataFrame([[0.5, 0.3, 0.7]], columns=names)
-    values = predictors([0.9], scores, 100)
-    np.testing.assert_allclose(values, [[0.5, 0.2, np.log(100)]])
-    scores.iloc[0, 0] = np.nan
-    assert np.isnan(predictors([0.9], scores, 100)[0, 0])
 
 
 def test_the_rule_of_drop48_is_that_of_the_studies_that_it_names():
