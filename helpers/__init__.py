@@ -1,7 +1,7 @@
 """Modules of the notebooks: studies, reports, and one folder per subject.
 
 From the ground up: ``data``, ``networks``, ``statistics``, ``training``, ``cams``,
-``measures``, ``scoring``, ``report``, ``study``; on them ``ablations``, ``kappa`` and
+``measures``, ``scores``, ``report``, ``study``; on them ``choices``, ``kappa`` and
 ``checkpoints``, each for one notebook.
 
 Example:

@@ -56,7 +56,9 @@ def own_gpu(quarters: int) -> list[socket.socket]:
     if not (quarters and cards):
         return []
     places = itertools.product(cards, range(0, QUARTERS, quarters))
-    for card, first in itertools.cycle(places):
+    in_turn = itertools.cycle(places)
+    while True:
+        card, first = next(in_turn)
         holders = [socket.socket(socket.AF_UNIX) for _ in range(quarters)]
         try:
             for quarter, holder in enumerate(holders, first):
@@ -66,7 +68,6 @@ def own_gpu(quarters: int) -> list[socket.socket]:
             continue
         os.environ["CUDA_VISIBLE_DEVICES"] = card
         return holders
-    raise AssertionError("a cycle has no end")
 
 
 def without_widgets(path: Path) -> None:

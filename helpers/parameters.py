@@ -34,20 +34,21 @@ from helpers.files import json_digest, read_json
 
 # Parameters that say where and how to compute, and do not change results.
 WITHOUT_EFFECT_ON_RESULTS = ("study", "work_dir", "reports_dir", "device", "jobs")
-# The parameter that lists the levels of each axis (a field of ``RunConfig``).
+# The parameter that lists the levels of each axis (a field of ``RunConfig``): those of
+# the paper first, in the order of its Table 2.
 AXIS_PARAMETERS = {
-    "architecture": "architectures",
-    "augmentation": "augmentations",
     "batch_size": "batch_sizes",
-    "label_noise": "label_noises",
-    "label_smoothing": "label_smoothings",
     "learning_rate": "learning_rates",
     "optimizer": "optimizers",
-    "strong_augmentation": "strong_augmentations",
     "weight_decay": "weight_decays",
+    "architecture": "architectures",
+    "augmentation": "augmentations",
     "pretrained": "pretrained_levels",
     "images_per_class": "training_sizes",
+    "label_noise": "label_noises",
     "looking": "looking_levels",
+    "label_smoothing": "label_smoothings",
+    "strong_augmentation": "strong_augmentations",
     "frozen_stages": "frozen_stages",
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures import registry
-from helpers.parameters import declared
+from helpers.parameters import AXIS_PARAMETERS, declared
 from helpers.statistics.claims import PAIRED, check_claims
 from helpers.studies import StudyFile, load
 from tests.conftest import committed, tracked
@@ -33,8 +33,8 @@ TREES = {
     ".".join(parts): ast.parse(path.read_text())
     for parts, path in zip(MODULES, HELPERS, strict=True)
 }
-# Parameters that ``Study.of`` reads.
-BY_STUDY = {"minimum_train_accuracy", "device", "jobs"}
+# Parameters that ``Study.of`` reads, and those that 02 reads by their axes.
+BY_STUDY = {"minimum_train_accuracy", "device", "jobs", *AXIS_PARAMETERS.values()}
 
 
 def nodes(tree, kind):
@@ -123,7 +123,7 @@ CALLED_FROM_OUTSIDE = {
     "main": "the command line",
 }
 # What a decorator enters in a list (measures and what they need) is called there.
-ENTERED = ("measure(", "complexity(", "_predictor(", "provides")
+ENTERED = ("measure(", "provides")
 
 
 def mentioned(tree):

@@ -18,6 +18,7 @@ from helpers.data.images import ImageSet, image_set
 from helpers.data.sources import Source
 from helpers.networks.resnet import ARCHITECTURES, build, sample_first
 from helpers.networks.weights import (
+    ENDINGS,
     check_numbers,
     form_in,
     read_state,
@@ -27,7 +28,6 @@ from helpers.parameters import TYPES, AboveZero, Fraction, Number
 from helpers.scores.scoring_set import classes_in_turn
 
 AUTO = "auto"
-ENDINGS = (".safetensors", ".pt", ".pth")
 MOST_IMAGES = 1000  # that are scored, as in the studies
 _REMEDY = (
     "name the network by --architecture: a name of torchvision or timm, or a function "

@@ -22,6 +22,7 @@ from helpers.files import from_root
 from helpers.measures.evidence import score_network
 from helpers.measures.perturbation import twice_chance
 from helpers.measures.unlabelled import agreement
+from helpers.networks.resnet import IMAGENET_MEAN, IMAGENET_STD
 from helpers.scores.classification import logits_of
 from helpers.statistics.gap_rule import PREDICTORS, GapRule
 from helpers.training.pool import choose_device
@@ -29,7 +30,7 @@ from helpers.training.pool import choose_device
 SIDES = (32, 64, 96, 128, 160, 224)  # usual sizes in training, pixels
 # Usual normalisations, the mean and standard deviation: ImageNet's, -1 to 1, 0 to 1.
 NORMALISATIONS = (
-    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    (IMAGENET_MEAN, IMAGENET_STD),
     ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 )

@@ -10,6 +10,8 @@ import pandas as pd
 from numpy import ndarray
 from numpy.random import Generator, default_rng
 
+from helpers.data.selection import SPLITS
+
 
 def _square(u: ndarray, v: ndarray) -> ndarray:
     """Half the side of the square around 0 on which points lie."""
@@ -35,7 +37,6 @@ _SHAPES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
 }
 
 CLASS_IDS = tuple(f"synthetic_{name}" for name in _SHAPES)
-SPLITS = ("train", "test")
 _BACKGROUND_CUE = 0.5  # probability that the background has stripes
 
 

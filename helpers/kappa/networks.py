@@ -15,15 +15,13 @@ from torch import nn
 from torchvision.transforms import v2
 
 from helpers.files import from_root, json_digest
-from helpers.networks.weights import check_numbers, read_state, weights_digest
+from helpers.networks.resnet import IMAGENET_MEAN, IMAGENET_STD
+from helpers.networks.weights import ENDINGS, check_numbers, read_state, weights_digest
 from helpers.parameters import near_names
 from helpers.scores.models import Model
 from helpers.scores.store import Records
 
-_ENDINGS = (".safetensors", ".pt", ".pth")
 _SIDE = 224  # pixels
-_IMAGENET_MEAN = (0.485, 0.456, 0.406)
-_IMAGENET_STD = (0.229, 0.224, 0.225)
 # CLIP's image encoders by their published names, with the names in timm.
 CLIP = {
     name: f"resnet{name[2:]}_clip"
@@ -97,10 +95,10 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
             path = from_root(weights.replace("{architecture}", name))
             models.append(_model(name, path))
             continue
-        paths = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
+        paths = sorted(path for path in folder.iterdir() if path.suffix in ENDINGS)
         if not paths:
             raise FileNotFoundError(
-                f"{folder} has no checkpoints ({', '.join(_ENDINGS)}); put them "
+                f"{folder} has no checkpoints ({', '.join(ENDINGS)}); put them "
                 "there, or leave it out of kappa_families"
             )
         models += [_model(path.stem, path, folder.name) for path in paths]
@@ -116,7 +114,7 @@ def _model(name: str, path: Path, family: str = "") -> Model:
     if architecture in known:
         build = torchvision.models.get_model_builder(architecture)
         module = build.__module__.split(".")[-1]
-        side, mean, std = _SIDE, _IMAGENET_MEAN, _IMAGENET_STD
+        side, mean, std = _SIDE, IMAGENET_MEAN, IMAGENET_STD
     else:
         import timm  # pip install "generalization-workbook[backbones]"
 

@@ -16,8 +16,8 @@ STEMS = {
 # Input channels in a block of oneDNN on a CPU with AVX-512; 8 with AVX2.
 _ONEDNN_BLOCK = 16
 # Mean and standard deviation of ImageNet's pixels in [0, 1], RGB.
-_MEAN = (0.485, 0.456, 0.406)
-_STANDARD_DEVIATION = (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class SampledConvolution(nn.Conv2d):
@@ -128,6 +128,6 @@ def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
     Cached, since each copy to a GPU makes the host wait for it.
     """
     with torch.inference_mode(False):
-        statistics = torch.tensor([_MEAN, _STANDARD_DEVIATION]).mul(255)
+        statistics = torch.tensor([IMAGENET_MEAN, IMAGENET_STD]).mul(255)
         mean, standard_deviation = statistics.view(2, 1, 3, 1, 1).to(device)
         return mean, standard_deviation

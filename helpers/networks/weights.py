@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from helpers.files import from_root, read_header, write_tensors
 
 State = Mapping[str, Tensor]
+ENDINGS = (".safetensors", ".pt", ".pth")  # of files of weights
 # Arguments of ``resnet.build`` that describe a network, but for its classes.
 FORM = ("architecture", "stem", "width", "last_stride")
 _TEXTS = "workbook"  # key in the header of this workbook's checkpoints: JSON of texts

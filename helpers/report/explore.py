@@ -30,10 +30,10 @@ from helpers.report.style import (
 )
 from helpers.scores.pictures import MapsOfNetworks
 from helpers.statistics.primary import primary_rows
-from helpers.training.config import PAPER_AXES
+from helpers.training import config
 
 Content = dict[str, Any]
-AXES = (*PAPER_AXES, "images_per_class", "label_noise", "repeat", "snapshot")
+AXES = (*config.AXES, "repeat", "snapshot")
 # Facts that a reader sees who clicks on a network.
 _CARD = ["kind", *AXES, "train_accuracy", "test_accuracy", "gap", "epoch"]
 _CARD += ["stop_reason", "model_id"]

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.permutation import Array, Rows, against_chance
+from helpers.statistics.permutation import SIGNIFICANT, Array, Rows, against_chance
 
 Statistic = Callable[..., Array]  # (x, y, weights, given) -> (B, M), see ``pearson``
 
-LEVEL = 0.95
+LEVEL = 1 - SIGNIFICANT
 FEWEST = 8  # configurations behind a correlation and an interval
 FEWEST_KINDS = 5  # behind an interval, where kinds are drawn
 CONFIGURATION = "cell"  # column that names the configuration of a model

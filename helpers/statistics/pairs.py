@@ -10,10 +10,10 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
+from helpers.statistics.correlate import LEVEL
 from helpers.statistics.permutation import holm, sign_flip_p
 from helpers.statistics.verdicts import verdict
 
-LEVEL = 0.95
 # Overlap of maps on test images: shows whether an arm looks elsewhere than its control.
 CHECK = "area_matched_iou"
 NOT_CHANGED = "looking was not changed"

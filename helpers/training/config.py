@@ -10,28 +10,13 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.files import json_digest
+from helpers.parameters import AXIS_PARAMETERS
 
 NONE = "none"  # the level of ``strong_augmentation`` of the paper's training
 PLAIN = "plain"  # the level of ``looking`` of training as usual
 PRECISIONS = ("float32", "bfloat16")
 
-# The axes, those of the paper first, in the order of its Table 2.
-AXES = (
-    "batch_size",
-    "learning_rate",
-    "optimizer",
-    "weight_decay",
-    "architecture",
-    "augmentation",
-    "pretrained",
-    "images_per_class",
-    "label_noise",
-    "looking",
-    "label_smoothing",
-    "strong_augmentation",
-    "frozen_stages",
-)
-PAPER_AXES = AXES[:7]
+AXES = tuple(AXIS_PARAMETERS)
 
 
 @dataclass(frozen=True)
@@ -55,7 +40,6 @@ class RunConfig:
     last_stride: int = 2  # of the last stage; 1 doubles the side of its map
     precision: str = "float32"  # of products in a training step; all else is float32
     momentum: float = 0.9  # of SGD; the paper does not state one
-    # The next four fields are of the rules that stop a run, see ``stopping``.
     max_epochs: int = 150  # rule 4: the largest number of epochs
     loss_threshold: float = 0.1  # rule 1: a smaller training loss
     accuracy_threshold: float = 0.95  # rule 2: a greater training accuracy

@@ -16,7 +16,6 @@ N, M, B = 24, 5, 7
 X = RANDOM.normal(size=(N, M))
 Y = RANDOM.normal(size=N)
 GIVEN = RANDOM.normal(size=(N, 3))
-ONES = np.ones((1, N))
 WEIGHTS = RANDOM.integers(4, size=(B, N)).astype(float)
 STATISTICS = {"r": c.pearson, "given": c.pearson, "tau": c.kendall, "gamma": c.gamma}
 PAIRED = np.repeat(np.arange(30), 2)

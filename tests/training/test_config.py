@@ -6,7 +6,7 @@ import numpy as np
 
 from helpers.files import PROJECT_ROOT, read_json
 from helpers.training.config import (
-    PAPER_AXES,
+    AXES,
     RunConfig,
     balanced,
     config_from,
@@ -29,7 +29,7 @@ RUN = RunConfig("resnet18", 16, 0.125, "adam", 0.0, True, True, data="d")
 
 def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
     runs = runs_of_study(PAPER, {"data": "d"}, repeats=2)
-    assert set(PAPER) == set(PAPER_AXES)
+    assert (*PAPER,) == AXES[:7]
     assert len({configuration_name(run) for run in runs}) == 864
     assert len({str(run) for run in runs}) == len(runs) == 1728
 
