@@ -229,7 +229,7 @@ def sentences_of_faults(
     Returns:
         One sentence per kind of fault, with its number and its first one.
     """
-    table = pd.DataFrame(faults, columns=_FAULTS).fillna("")
+    table = pd.DataFrame(faults, columns=_FAULTS, dtype=object).fillna("")
     sentences = []
     for kind, rows in table.groupby("fault", sort=False):
         class_id, _, name, _, detail = rows.iloc[0]

@@ -86,10 +86,8 @@ def paired_difference(
     }
 
 
-def gap_at_training_accuracy(
-    snapshots: pd.DataFrame, accuracy: float = EQUAL_ACCURACY
-) -> pd.Series:
-    """Gap of each run where its training accuracy is a given one.
+def gap_at_training_accuracy(snapshots: pd.DataFrame) -> pd.Series:
+    """Gap of each run where its training accuracy is ``EQUAL_ACCURACY``.
 
     Test accuracy is interpolated linearly between the snapshots of a run, over their
     evaluated training accuracies: what a run passes while it is trained differs from
@@ -97,7 +95,6 @@ def gap_at_training_accuracy(
 
     Args:
         snapshots: rows with run_id, train_accuracy and test_accuracy (fractions).
-        accuracy: the training accuracy.
 
     Returns:
         A fraction by run_id; NaN where no two snapshots lie around the accuracy.
@@ -110,6 +107,7 @@ def gap_at_training_accuracy(
     """
     runs = snapshots.sort_values("train_accuracy").groupby("run_id")
     gaps = {}
+    accuracy = EQUAL_ACCURACY
     for run_id, rows in runs[["train_accuracy", "test_accuracy"]]:
         test_accuracy = np.interp(accuracy, *rows.to_numpy(float).T, np.nan, np.nan)
         gaps[run_id] = accuracy - test_accuracy

@@ -168,6 +168,6 @@ def test_gaps_at_one_training_accuracy_lie_on_the_line_between_snapshots():
         "train_accuracy": [0.80, 0.90, 1.00, 0.50, 0.97],
         "test_accuracy": [0.30, 0.30, 0.40, 0.90, 0.20],
     }
-    gaps = gap_at_training_accuracy(pd.DataFrame(snapshots), 0.95)
+    gaps = gap_at_training_accuracy(pd.DataFrame(snapshots))
     assert gaps["between"] == pytest.approx(0.95 - 0.35)
     assert gaps[["below", "above"]].isna().all()
