@@ -18,12 +18,14 @@ def test_a_file_appears_whole_at_the_end_or_stays_as_it_was(tmp_path):
     with complete_or_absent(path) as temporary:
         temporary.write_text("[1]")
         assert not path.exists()
+    os.link(path, tmp_path / "old")  # as a reader has it open
+    write_json(path, [2])
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(path, {"x": float("nan")})  # undefined is no number
     with pytest.raises(RuntimeError), complete_or_absent(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError
-    assert read_json(path) == [1]
+    assert (read_json(tmp_path / "old"), read_json(path)) == ([1], [2])
     assert [*path.parent.iterdir()] == [path]
 
 

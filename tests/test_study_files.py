@@ -72,6 +72,9 @@ def test_a_study_that_extends_another_shares_its_work_and_its_claims(project):
     (four,) = study.executions
     assert four.parameters["rate"] == 2.0
     assert study.claims == [claim]
+    with_claims = studies.depends(study, four, project.root)
+    study.claims.clear()
+    assert studies.depends(study, four, project.root) != with_claims
     assert study.work.name == "base" and study.reports.name == "mine"
     (alone,) = project({"extends": "base"}).executions
     assert alone.notebook == "04_four"

@@ -133,8 +133,7 @@ def test_closed_forms_one_by_one(method, formula, class_used, network, given, cl
 
 
 def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
-    network = given.classifier.network
-    scores = evidence.score_network(network, given.images)
+    scores = evidence.score_network(given.classifier.network, given.images)
     expected = scores.set_index("measure")["value"]
     keys = {"method": "grad_cam", "class_used": "predicted"}
     row = chosen(closed["scores"], **keys, threshold=0.1, subset="all").iloc[0]

@@ -89,7 +89,6 @@ def test_a_published_network_is_tuned_with_a_new_head(work, data, monkeypatch):
     options = OPTIONS | {"weights": str(work / "{architecture}.safetensors")}
     (model,) = made_models(["mobilenet_v2 tuned"], work, training, **options)
     assert model.facts["family"] == "mobilenetv2, fine-tuned"
-    assert model.facts["origin"] == "fine-tuned on 3 classes"
     assert same(model.initial(), without_head(published))
     folder = work / "made/networks" / model.model_id
     tuned = load_file(folder / "snapshot-stop.safetensors")

@@ -136,8 +136,7 @@ def test_without_a_penalty_the_best_cell_is_taken_and_of_equal_ones_the_most_dem
     expected = [of_axis[place] for of_axis, place in zip(levels, best, strict=True)]
     assert [point[axis] for axis in AXES] == pytest.approx(expected, rel=1e-7)
     flat = tradeoff.trade_off_point(*grid_of_total(np.full((9, 6, 8), 2.5)), 0)
-    steep = tradeoff.trade_off_point(levels, values, 1000)
-    for point in (flat, steep):
+    for point in (flat, tradeoff.trade_off_point(levels, values, 1000)):
         assert [point[axis] for axis in AXES] == pytest.approx([0.6, 0.5, 5.3e6])
     assert flat["F"] == pytest.approx(2.5)
 

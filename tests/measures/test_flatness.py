@@ -135,8 +135,7 @@ def test_the_slope_is_the_gradient_of_the_whole_sample():
 
 @pytest.mark.parametrize("m", [300, 5000])
 def test_measures_equal_their_equations(m):
-    generator = np.random.default_rng(0)
-    w, w0 = generator.normal(size=(2, 68))
+    w, w0 = np.random.default_rng(0).normal(size=(2, 68))
     known = {"training_images": m, "sigma": 0.25, "relative_sigma": 0.25}
     known |= {"alpha": 0.02, "relative_alpha": 0.02}
     for name, v in (("weights", w), ("changes", w - w0)):

@@ -332,7 +332,6 @@ def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
 def test_the_stable_rank_by_hand_and_no_spectra_of_small_layers():
     diagonals = torch.tensor([[3.0, 4.0], [0.0, 3.0]])
     layers = [Layer(torch.diag(values)[:, :, None, None]) for values in diagonals]
-    value = spectra.stable_rank(layers)
-    assert value == pytest.approx(np.log(25 / 16) / 2)
+    assert spectra.stable_rank(layers) == pytest.approx(np.log(25 / 16) / 2)
     with pytest.raises(Undefined, match="no layer has a spectrum of 10 values"):
         spectra.power_laws(spectra.singular_values(nn.Linear(3, 2)))

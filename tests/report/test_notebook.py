@@ -144,8 +144,7 @@ def test_a_notebook_by_hand_writes_to_scratch(monkeypatch, tmp_path):
     assert extending.work.name == "kinds20"
     assert extending.reports.name == "threshold_sweep"
     monkeypatch.setenv(STAGING, str(tmp_path / "staging"))
-    opened = begun(monkeypatch, tmp_path)
-    assert opened.folder == tmp_path / "staging"
+    assert begun(monkeypatch, tmp_path).folder == tmp_path / "staging"
     with pytest.raises(StudyError, match="image_size is 8"):
         begun(monkeypatch, tmp_path, image_size=8)
 

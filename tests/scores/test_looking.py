@@ -35,8 +35,7 @@ def test_a_network_is_looked_at_as_the_measures_see_it(data, tmp_path):
     model = Model("a", lambda device: network.eval())
     store = Store(tmp_path, lambda: data, jobs=1)
     table = looking.look_at_images(store, [model], data, range(12), 8).iloc[0]
-    rows = looking.boxed_test_images(data, 8)
-    images = data.test.subset(rows)
+    images = data.test.subset(looking.boxed_test_images(data, 8))
     swapped = replace(images, images=looking.with_other_backgrounds(images))
     splits = {"": images, "train_": data.train.subset(range(12))}
     for start, of_split in splits.items():
@@ -52,7 +51,6 @@ def test_test_images_with_boxes_are_taken_class_after_class(data):
     boxes = data.test.boxes.clone()
     boxes[:4] = boxes[6:10] = 0
     data = replace(data, test=replace(data.test, boxes=boxes))
-    rows = looking.boxed_test_images(data, 6)
-    labels = data.test.labels[rows].tolist()
+    labels = data.test.labels[looking.boxed_test_images(data, 6)].tolist()
     assert sorted(labels[:3]) == sorted(labels[3:]) == [0, 1, 2]
     assert len(looking.boxed_test_images(data, 0)) == len(boxes) - 8

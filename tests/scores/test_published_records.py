@@ -111,8 +111,7 @@ def test_drops_are_the_recorded_accuracies_less_those_of_changed_images(tmp_path
     study = opened("kinds24", tmp_path)
     settings = MeasureSettings(perturbation_fraction=0.3, perturbation_points=7)
     measured = study.measure(["perturbation"], settings, study.scoring_set())
-    scores = read(study.reports, "scores", ".parquet")
-    changed = scores.pivot(
+    changed = read(study.reports, "scores", ".parquet").pivot(
         index="model_id", columns=["measure", "variant"], values="value"
     )
     models = measured.models.set_index("model_id")
@@ -121,8 +120,7 @@ def test_drops_are_the_recorded_accuracies_less_those_of_changed_images(tmp_path
     expected = models["train_accuracy"] - shifted
     pd.testing.assert_series_equal(models["drop"], expected, check_names=False)
     assert round(models["drop"].corr(models["gap"]), 2) == 0.76
-    mixed = changed["mixup_accuracy", "input"]
-    expected = models["train_accuracy"] - mixed
+    expected = models["train_accuracy"] - changed["mixup_accuracy", "input"]
     pd.testing.assert_series_equal(models["drop_mixup"], expected, check_names=False)
     assert models["drop_small_shift"].isna().all()
     undefined = measured.undefined().set_index("measure").loc["drop_small_shift"]

@@ -1,5 +1,6 @@
 """What is computed of a network is stored: computed once, read as it was written, added to."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -31,6 +32,7 @@ class Noted:
 
     def __call__(self, model, shared, parts):
         self.asked.append((model.model_id, list(parts)))
+        time.sleep(0.02)  # another one asks meanwhile
         return {part: record(shared) for part in parts}
 
 
@@ -163,6 +165,9 @@ def test_processes_that_score_one_network_at_once_keep_what_both_computed(store)
 
     with ThreadPoolExecutor(4) as executor:
         list(executor.map(write, range(12)))
+        compute = Noted()
+        list(executor.map(lambda _: store.each(MODELS[1:], {"q": {}}, compute), "ab"))
+    assert len(compute.asked) == 1  # the other one waits
     records = store.records(MODELS[:1], {f"p{number}": {} for number in range(12)})
     for number in range(12):
         assert records.record(f"p{number}", "a")["x"].tolist() == [number] * 3

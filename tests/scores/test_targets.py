@@ -99,8 +99,7 @@ def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, store, net
 
 
 def test_predictors_of_invariance_keep_the_sign_of_the_raw_predictor():
-    random = np.random.default_rng(0)
-    truth = random.uniform(size=40)
+    truth = np.random.default_rng(0).uniform(size=40)
     table = pd.DataFrame({"cell": np.arange(40), "axis": np.arange(40) % 2})
     for transform in targets.transforms.TRANSFORMS:
         table[f"test accuracy under {transform}"] = truth

@@ -206,8 +206,7 @@ def models():
 
 
 def test_statistics_stand_beside_what_chance_gives(models):
-    bootstrap = Bootstrap(models)
-    given = bootstrap, DIRECTIONS, list(AXES)
+    given = Bootstrap(models), DIRECTIONS, list(AXES)
     table = b.conditional_table(*given, test_images=10_000, permutations=59)
     table = table.set_index("measure")
     assert table.loc["perfect", "granulated_kendall"] == 1
