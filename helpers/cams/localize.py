@@ -234,14 +234,18 @@ def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
     """
     if rule not in CUTS:
         raise ValueError(f"the rule of cutting is {rule!r}, and must be one of {CUTS}")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"thresholds must be in (0, 1], and {threshold} is not")
+    _check_threshold(threshold)
     if rule == "maximum":
         return maps >= threshold
     pixels = maps[0].numel()
     below = min(round(threshold * pixels), pixels - 1)
     level = maps.flatten(1).sort(1).values[:, below, None, None]
     return (maps >= level) & (maps > 0)
+
+
+def _check_threshold(threshold: float) -> None:
+    if not 0 < threshold <= 1:
+        raise ValueError(f"thresholds must be in (0, 1], and {threshold} is not")
 
 
 def bounding_rectangles(masks: Tensor) -> Tensor:
@@ -327,12 +331,7 @@ def _ranked(batch: _Batch) -> dict[str, Tensor]:
     values = batch.enlarged.flatten(1)
     # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
     level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
-    # Pixels of each level in each object: [object[level == number].sum() for number in
-    # range(LEVELS + 1)]; and in the image.
-    inside = values.new_zeros(*batch.areas.shape, LEVELS + 1)
-    inside.scatter_add_(2, level.unsqueeze(1).expand_as(batch.objects), batch.objects)
-    anywhere = values.new_zeros(len(values), LEVELS + 1)
-    anywhere.scatter_add_(1, level, torch.ones_like(values))
+    inside, anywhere = _pixels_of_levels(level, batch.objects, LEVELS + 1)
     # Pixels with the value of a level or a larger one: the mask cut at this level.
     common = inside.cumsum(2)
     marked = anywhere.cumsum(1)
@@ -352,6 +351,17 @@ def _ranked(batch: _Batch) -> dict[str, Tensor]:
         ),
         "pixel_average_precision": gain.sum(2) / batch.areas,
     }
+
+
+def _pixels_of_levels(
+    level: Tensor, objects: Tensor, levels: int
+) -> tuple[Tensor, Tensor]:
+    """Pixels of each level in each object, (B, 1 + K, levels), and in the image."""
+    inside = objects.new_zeros(*objects.shape[:2], levels)
+    inside.scatter_add_(2, level.unsqueeze(1).expand_as(objects), objects)
+    anywhere = objects.new_zeros(len(level), levels)
+    anywhere.scatter_add_(1, level, torch.ones_like(objects[:, 0]))
+    return inside, anywhere
 
 
 def _points_into(batch: _Batch) -> Tensor:
@@ -385,14 +395,21 @@ def iou_at(
         (T, N, 1 + K) in [0, 1], with the own object first; NaN where a mask of an
         object is empty or a map not finite.
     """
+    for threshold in thresholds:
+        _check_threshold(threshold)
+    highest_first = sorted(thresholds, reverse=True)
+    cuts = torch.tensor(highest_first[::-1], device=maps.device)
     batches = []
     for batch in _batches(maps, masks, shuffles):
-        cuts = [cut(batch.enlarged, threshold).flatten(1) for threshold in thresholds]
-        pixels = torch.stack(cuts, 1).float()  # (B, T, S * S)
-        common = pixels @ batch.objects.mT  # (B, T, 1 + K)
-        marked = pixels.sum(2, keepdim=True)
-        batches.append(iou_of_counts(common, marked, batch.areas.unsqueeze(1)))
-    return torch.cat(batches).transpose(0, 1)
+        # Level 0 holds the pixels that reach all thresholds, level T those of none.
+        reached = torch.bucketize(batch.enlarged.flatten(1), cuts, right=True)
+        level = len(cuts) - reached
+        inside, anywhere = _pixels_of_levels(level, batch.objects, len(cuts) + 1)
+        common = inside.cumsum(2)
+        marked = anywhere.cumsum(1).unsqueeze(1)
+        batches.append(iou_of_counts(common, marked, batch.areas.unsqueeze(2)))
+    columns = [highest_first.index(threshold) for threshold in thresholds]
+    return torch.cat(batches)[..., columns].permute(2, 0, 1)
 
 
 def chance_scores(

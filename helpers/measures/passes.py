@@ -165,9 +165,10 @@ def maps(
     layer = hooks.last_maps_layer(network, example)
     classes = forward_pass.logits.argmax(1).to(classifier.device)
     batches = []
-    for rows in torch.arange(len(classes)).split(classifier.batch_size):
-        inputs = classifier.input(images.images[rows])
-        weighted = layer_maps(cam_method, network, layer, inputs, classes[rows])
+    for start in range(0, len(classes), classifier.batch_size):
+        part = slice(start, start + classifier.batch_size)
+        inputs = classifier.input(images.images[part])
+        weighted = layer_maps(cam_method, network, layer, inputs, classes[part])
         batches.append(normalise_maps(weighted).float())
     return torch.cat(batches)
 
