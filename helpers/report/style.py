@@ -62,6 +62,8 @@ def use() -> None:
         "legend.frameon": False,
     }
     seaborn.set_theme(style="whitegrid", palette=_OTHERS, rc=look)
+    # seaborn draws jitter from NumPy's global state: the same in each execution.
+    np.random.seed(0)  # noqa: NPY002
     # seaborn's own figures choose their layout.
     warnings.filterwarnings("ignore", "The figure layout has changed to tight")
 
