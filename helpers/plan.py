@@ -9,7 +9,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from helpers.networks import hooks, resnet
-from helpers.parameters import AXIS_PARAMETERS
+from helpers.parameters import AXIS_PARAMETERS, StudyError
 from helpers.studies import load
 from helpers.training import config, run
 from helpers.training.config import RunConfig
@@ -66,6 +66,7 @@ def main(name: str) -> None:
     """
     parameters = load(name).values()
     if "architectures" not in parameters:
+        print(f"{name} trains no network")
         return
     runs = planned_runs(parameters)
     classes = len(parameters["class_ids"]) or 100
@@ -89,4 +90,7 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except StudyError as fault:
+        sys.exit(str(fault))

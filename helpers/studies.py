@@ -174,6 +174,11 @@ class StudyFile(BaseModel):
         study._base = self
         return study
 
+    @property
+    def of_all_notebooks(self) -> dict[str, Any]:
+        """The block ``common``, with that of the study that it extends."""
+        return (self._base.of_all_notebooks if self._base else {}) | self.common
+
     def values_of(self, notebook: Path) -> dict[str, Any]:
         """What the study says of a notebook's parameters, common ones included."""
         values = self._base.values_of(notebook) if self._base else {}
@@ -450,6 +455,36 @@ def depends(study: Study, execution: Execution) -> str:
     return json_digest([cells, stamps, study.claims if reads_claims else []])
 
 
+def as_claimed(
+    notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
+) -> bool:
+    """Whether values are those of the study whose claims are judged.
+
+    Claims state what holds at the values of their study. A study that extends it, a
+    combination of a sweep or a user may have others.
+
+    Args:
+        notebook: its name without suffix.
+        values: of its parameters.
+        root: folder of the project.
+    """
+    path = root / f"notebooks/{notebook}.ipynb"
+    study = StudyFile.read(values["study"], root).extends or values["study"]
+    of_study = checked(path, _committed(path, root) | _of_file(study, path, root))
+    names = values.keys() - {*WITHOUT_EFFECT_ON_RESULTS, "shard"}
+    return all(values[name] == of_study[name] for name in names)
+
+
+def _committed(path: Path, root: Path) -> dict[str, Any]:
+    """Values of a committed first cell, which are the demo's."""
+    defaults = {name: item.default for name, item in declared(path).items()}
+    return defaults | _of_file("demo", path, root)
+
+
+def _of_file(study: str, path: Path, root: Path) -> dict[str, Any]:
+    return StudyFile.read(study, root).values_of(path)
+
+
 def in_force(
     notebook: str, namespace: Mapping[str, Any], root: Path = PROJECT_ROOT
 ) -> dict[str, Any]:
@@ -470,8 +505,7 @@ def in_force(
     path = root / f"notebooks/{notebook}.ipynb"
     study = {"study": namespace["study"]}
     checked(path, study)  # it becomes the name of a file
-    committed = {name: item.default for name, item in declared(path).items()}
-    committed |= StudyFile.read("demo", root).values_of(path)
+    committed = _committed(path, root)
     executed = namespace.get("In", [])
     of_papermill = [source for source in executed if source.startswith("# Parameters")]
     injected = {*re.findall(r"^(\w+) = ", "\n".join(of_papermill), re.M)}
@@ -481,7 +515,7 @@ def in_force(
         # Compared as texts, so that 1, 1.0 and True differ.
         if name in injected or repr(namespace[name]) != repr(committed[name])
     }
-    of_file = StudyFile.read(namespace["study"], root).values_of(path)
+    of_file = _of_file(namespace["study"], path, root)
     values = checked(path, committed | of_file | changed | study)
     faults = list(contradictions(values))
     if faults:

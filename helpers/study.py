@@ -27,14 +27,15 @@ from helpers.scores.models import Model, models_of
 from helpers.scores.scoring_set import ScoringSet, scoring_set
 from helpers.scores.store import Records, Store
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
+from helpers.studies import StudyFile, path_of
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 
 SCORED_IMAGES = 1000
 _OPTIONS = ("minimum_train_accuracy", "device", "jobs")
 NO_TEST_IMAGES = (
-    "Which test images each network gets right is not recorded: intervals resample "
-    "configurations and training images, and not test images."
+    "Which test images each network gets right is not recorded: intervals do not "
+    "resample test images."
 )
 
 
@@ -106,9 +107,9 @@ class Study:
             work_dir: where runs, scores and images are, from the project's root.
             reports_dir: where reports and records are.
             options: ``minimum_train_accuracy`` (a network at or below it is not
-                analysed; 0.8 as in the paper), ``device`` ("cpu", "cuda" or "auto")
-                and ``jobs`` (networks that are scored side by side, see
-                ``pool.jobs_on``).
+                analysed; by default that of the study's file), ``device`` ("cpu",
+                "cuda" or "auto") and ``jobs`` (networks that are scored side by side,
+                see ``pool.jobs_on``).
 
         Raises:
             FileNotFoundError: if neither folder has the study.
@@ -124,6 +125,10 @@ class Study:
                 f"sweep STUDY={name}`, or open one of {', '.join(studies)}"
             )
         point_to_records(work, reports)
+        if path_of(name).is_file():
+            values = StudyFile.read(name).of_all_notebooks
+            accuracy = values.get("minimum_train_accuracy", cls.minimum_train_accuracy)
+            options = {"minimum_train_accuracy": accuracy} | options
         return cls(work, reports, **options)
 
     @classmethod

@@ -142,7 +142,7 @@ def errors_across_studies(
         have none. No rows without other studies.
     """
     new = with_log_train_loss(models)
-    bootstrap = primary.by_kinds(Bootstrap(new))
+    bootstrap = Bootstrap(new)
     tables = [pd.DataFrame(columns=["trained_on", "measure", "title", "n"])]
     for name in [name for name in others if name != study]:
         published = published_models(inside(reports, name))

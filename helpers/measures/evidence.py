@@ -16,7 +16,7 @@ from helpers.measures.registry import Measure, Source
 from helpers.networks import Undefined
 from helpers.networks.hooks import evaluation_mode
 from helpers.networks.resnet import normalise_images
-from helpers.parameters import near_names
+from helpers.parameters import TYPES, fault_of, near_names
 
 # Values that the caller gives; None stands for one that the caller does not have.
 INPUTS = (
@@ -69,6 +69,8 @@ class MeasureSettings:
                     f"measures have no setting {name!r}{near_names(name, known)}; "
                     f"there are {', '.join(known)}"
                 )
+            if name in TYPES and (fault := fault_of(name, settings[name])):
+                raise ValueError(fault)
         return cls(**settings)
 
 
@@ -100,6 +102,9 @@ class Evidence(dict[str, Any]):
             Undefined: says why it cannot be computed.
         """
         if name not in self:
+            if name not in self._sources:
+                near = near_names(name, {*self, *self._sources})
+                raise LookupError(f"measures can ask for no {name!r}{near}")
             source = self._sources[name]
             try:
                 needs = {need: self[need] for need in registry.needs(source)}
@@ -150,7 +155,7 @@ def score(
             for variant, value in (lacking | values).items():
                 rows.append((item.name, variant, *_number_and_reason(value)))
                 if np.ndim(value) and item.name not in arrays:
-                    arrays[item.name] = {item.name: value.astype(np.float16)}
+                    arrays[item.name] = {item.name: np.asarray(value, np.float16)}
         for name in image_values:
             with suppress(Undefined):
                 arrays[name] = evidence[name]

@@ -1,7 +1,7 @@
 """The one list of measures: name, source, direction and needs of each."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,8 +124,9 @@ def measure(
         The decorator, which leaves the function as it is, see ``provides``.
 
     Raises:
-        ValueError: by the decorator, see ``provides``.
+        ValueError: for another family; by the decorator, see ``provides``.
     """
+    measures_of_families([family])
 
     def decorate(function: Callable[..., Value]) -> Callable[..., Value]:
         provides(function)
@@ -149,7 +150,7 @@ def measures_of_families(families: Sequence[str]) -> list[Measure]:
         ValueError: for a name that does not exist.
     """
     for name in families:
-        if name not in FAMILIES and name not in MEASURES:
+        if name not in (*FAMILIES, *MEASURES):
             raise ValueError(
                 f"measures have no family {name!r}{near_names(name, FAMILIES)}; there "
                 f"are {', '.join(FAMILIES)}"
@@ -159,6 +160,24 @@ def measures_of_families(families: Sequence[str]) -> list[Measure]:
         for item in MEASURES.values()
         if item.family in families or item.name in families
     ]
+
+
+def check_columns(names: Iterable[str]) -> None:
+    """Refuse names that no measure has.
+
+    Args:
+        names: of columns, see ``Measure.column``.
+
+    Raises:
+        ValueError: for the first such name.
+    """
+    known = columns()["column"].tolist()
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"no measure has the name {name!r}{near_names(name, known)}; "
+                "docs/measures.md lists them"
+            )
 
 
 def ranked() -> dict[str, Measure]:

@@ -121,6 +121,9 @@ def main(study: str, write: bool) -> int:
         0, 1 where lines differ, and 2 where a sentence or a name is wrong.
     """
     report = inside(PROJECT_ROOT / "reports", study)
+    if not (report if write else report / PAGE).exists():
+        print(f"reports/{study} is not there or has no {PAGE}", file=sys.stderr)
+        return 2
     if write:
         for sweep in report.glob("sweeps/*/"):
             draw(sweep)

@@ -99,7 +99,7 @@ def clean(notebook: NotebookNode, place: Path) -> None:
     """
     to_site = "../" * len(place.parts)
     table = rf'<a href="{to_site}../{place}/\1"><code>\1</code></a>'
-    explorer = f"[{_EXPLORER}]({to_site}{place.parts[0]}/explore.md)"
+    explorer = f"[{_EXPLORER}]({to_site}{place.parts[0]}/explore.html)"
     for cell in notebook.cells:
         cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
         for output in cell.get("outputs", []):

@@ -19,8 +19,7 @@ from helpers.statistics.permutation import SIGNIFICANT, Array, Rows, against_cha
 Statistic = Callable[..., Array]  # (x, y, weights, given) -> (B, M), see ``pearson``
 
 LEVEL = 1 - SIGNIFICANT
-FEWEST = 8  # configurations behind a correlation and an interval
-FEWEST_KINDS = 5  # behind an interval, where kinds are drawn
+FEWEST = 8  # configurations behind a correlation, units behind an interval and p
 CONFIGURATION = "cell"  # column that names the configuration of a model
 DRAWS = 2_000
 # Standard errors from 0 at which 80 % of effects have p < 0.05: 1.96 + 0.84.
@@ -269,9 +268,8 @@ def in_draws(
 class Bootstrap:
     """Models to analyse, with the random draws behind their intervals.
 
-    All statistics have the same draws, so that their differences are paired.
-    ``dataclasses.replace`` makes a variant, such as with ``unit="kind"``, so that kinds
-    are drawn as a whole.
+    All statistics have the same draws, so that their differences are paired. Whole
+    units are drawn: kinds of training where kinds repeat, else configurations.
     """
 
     models: pd.DataFrame
@@ -280,7 +278,7 @@ class Bootstrap:
     images: Mapping[str, ArrayLike] = field(default_factory=dict)
     draws: int = DRAWS
     seed: int = 0
-    unit: str = CONFIGURATION  # models with the same value are drawn together
+    unit: str = ""  # another column whose values are the units
     level: float = LEVEL
     no_interval: Collection[str] = ()  # they rest on single images that are unknown
 
@@ -295,10 +293,17 @@ class Bootstrap:
         images = {name: np.asarray(v)[numbers] for name, v in self.images.items()}
         return replace(self, models=models, images=images)
 
+    @property
+    def units(self) -> pd.Series:
+        """The unit of each model."""
+        kinds = self.models.get("kind", pd.Series())
+        usual = "kind" if kinds.duplicated().any() else CONFIGURATION
+        return self.models[self.unit or usual]
+
     @cached_property
     def weights(self) -> Array:
         """Count of each model in each draw of whole units, (draws, n)."""
-        codes, units = pd.factorize(self.models[self.unit])
+        codes, units = pd.factorize(self.units)
         return _counts(self.draws, len(units), self.seed, 0)[:, codes]
 
     def resampled(self, name: str) -> Array:
@@ -325,25 +330,6 @@ class Bootstrap:
         drawn = column + finite_mean(images, counts) - finite_mean(images)
         return values + column - drawn if name == "gap" else drawn
 
-    def units(self, is_finite: NDArray[np.bool_], unit: str = "") -> Rows:
-        """Number of units among the models that have each measure.
-
-        Args:
-            is_finite: (n, M).
-            unit: column; that of the bootstrap by default.
-
-        Returns:
-            (M,).
-        """
-        codes = pd.factorize(self.models[unit or self.unit])[0]
-        of_measures = pd.DataFrame(np.where(is_finite.T, codes, np.nan))
-        return of_measures.nunique(1).to_numpy()
-
-    @property
-    def fewest(self) -> int:
-        """Number of units behind an interval."""
-        return FEWEST_KINDS if self.unit == "kind" else FEWEST
-
     def mean(self, values: Array) -> pd.DataFrame:
         """Mean over the models, its interval, and the smallest detectable mean.
 
@@ -355,11 +341,26 @@ class Bootstrap:
             smallest mean that is told from 0 with 80 % power.
         """
         means = finite_mean(values, self.weights)
-        units = self.units(np.isfinite(values))
-        low, high = percentile_interval(means, units, self.level, self.fewest)
+        units = number_of(self.units, np.isfinite(values))
+        low, high = percentile_interval(means, units, self.level)
         table = pd.DataFrame({"": finite_mean(values), "_low": low, "_high": high})
         smallest = DETECTABLE * pd.DataFrame(means).std()
         return table.assign(_smallest=smallest.where(np.isfinite(low)))
+
+
+def number_of(units: pd.Series, is_finite: NDArray[np.bool_]) -> Rows:
+    """Number of units among the models that have each measure.
+
+    Args:
+        units: (n,) of each model.
+        is_finite: (n, M).
+
+    Returns:
+        (M,).
+    """
+    codes = pd.factorize(units)[0]
+    of_measures = pd.DataFrame(np.where(is_finite.T, codes, np.nan))
+    return of_measures.nunique(1).to_numpy()
 
 
 @lru_cache(maxsize=4)
@@ -374,7 +375,7 @@ def _counts(draws: int, units: int, seed: int, stream: int) -> Array:
 
 
 def percentile_interval(
-    in_draws: ArrayLike, units: ArrayLike, level: float = LEVEL, fewest: int = FEWEST
+    in_draws: ArrayLike, units: ArrayLike, level: float = LEVEL
 ) -> tuple[Array, Array]:
     """Percentile interval (Efron and Tibshirani 1993, chapter 13).
 
@@ -382,14 +383,13 @@ def percentile_interval(
         in_draws: (B, M) statistics in the draws.
         units: (M,) number of them behind each statistic, or one of all.
         level: of the interval.
-        fewest: units behind an interval.
 
     Returns:
-        Low and high, (M,) each; NaN below ``fewest``, and where at least half of the
-        draws are undefined.
+        Low and high, (M,) each; NaN below ``FEWEST`` units, and where at least half of
+        the draws are undefined.
     """
     values = pd.DataFrame(in_draws, dtype=float)
-    is_usable = (2 * values.count() > len(values)) & (np.asarray(units) >= fewest)
+    is_usable = (2 * values.count() > len(values)) & (np.asarray(units) >= FEWEST)
     ends = values.quantile([(1 - level) / 2, (1 + level) / 2]).to_numpy()
     low, high = np.where(is_usable, ends, np.nan)
     return low, high
@@ -418,7 +418,8 @@ def correlate(
     Returns:
         A row per measure: measure, n models, units, r, its interval (low, high), and
         smallest, the smallest |r| that is told from 0 with 80 % power. r is NaN below
-        ``FEWEST`` configurations. With permutations also what ``tested`` has.
+        ``FEWEST`` configurations. With permutations also what ``tested`` has, of
+        ``FEWEST`` units or more.
     """
     names = list(measures)
     models = bootstrap.models
@@ -426,22 +427,23 @@ def correlate(
     values = models[names].to_numpy(float)
     x = np.where(np.isfinite(y)[:, None], values, np.nan)
     is_finite = np.isfinite(x)
-    x[:, bootstrap.units(is_finite, CONFIGURATION) < FEWEST] = np.nan
+    x[:, number_of(models[CONFIGURATION], is_finite) < FEWEST] = np.nan
     r = in_draws(statistic, x, y, given)[0]
     drawn = correlations_in_draws(
         bootstrap, names, target, given=given, statistic=statistic
     )
     drawn[:, np.isnan(r)] = np.nan
-    units = bootstrap.units(is_finite)
-    low, high = percentile_interval(drawn, units, bootstrap.level, bootstrap.fewest)
+    units = number_of(bootstrap.units, is_finite)
+    low, high = percentile_interval(drawn, units, bootstrap.level)
     smallest = np.tanh(DETECTABLE * pd.DataFrame(_fisher(drawn)).std())
     table = pd.DataFrame({"measure": names, "n": is_finite.sum(0), "units": units})
     table = table.assign(r=r, low=low, high=high)
     table["smallest"] = smallest.where(np.isfinite(low))
     if permutations is None:
         return table
+    x[:, units < FEWEST] = np.nan
     if permutations.shape[1] < len(models):
-        codes = pd.factorize(models[bootstrap.unit])[0]
+        codes = pd.factorize(bootstrap.units)[0]
         x, y, given = (
             pd.DataFrame(values).groupby(codes).mean().to_numpy()
             for values in (x, y, given)

@@ -87,7 +87,7 @@ def ranking_table(
         "r_gap_given_fit": {"given": design(models, (), FIT)},
         "r_gap_given_all": {"given": design(models, axes, FIT)},
     }
-    rows = permuted_rows(models[bootstrap.unit], permutations, bootstrap.seed)
+    rows = permuted_rows(bootstrap.units, permutations, bootstrap.seed)
     table = answers(bootstrap, measures, questions, rows)
     images = bootstrap.images
     of_images = {
@@ -178,7 +178,7 @@ def correlation_table(
         architectures.append(TOTAL)
     tables = {}
     for architecture, threshold in product(architectures, thresholds):
-        chosen = models["train_accuracy"] > threshold
+        chosen = models["train_accuracy"].round(9) > threshold
         if architecture != TOTAL:
             chosen &= models["architecture"] == architecture
         part = bootstrap.subset(chosen)

@@ -59,16 +59,6 @@ FEWEST_FOLDS = 3
 _RIDGE = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 4, 13)))
 
 
-def by_kinds(bootstrap: Bootstrap) -> Bootstrap:
-    """Draw whole kinds of training where kinds repeat, else configurations.
-
-    Args:
-        bootstrap: of networks with a column kind.
-    """
-    repeats = bootstrap.models["kind"].duplicated().any()
-    return replace(bootstrap, unit="kind") if repeats else bootstrap
-
-
 def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
     """The hyperparameters that have more than one level.
 
@@ -90,7 +80,7 @@ def primary_rows(models: pd.DataFrame) -> NDArray[np.bool_]:
     """
     at_stop = models["snapshot"].eq("stop")
     right_labels = models["label_noise"].eq(0)
-    learnt = models["train_accuracy"] > PAPER_ACCURACY
+    learnt = models["train_accuracy"].round(9) > PAPER_ACCURACY
     is_finite = np.isfinite(models[["gap", "train_loss"]].astype(float)).all(axis=1)
     return (at_stop & right_labels & learnt & is_finite).to_numpy()
 
@@ -169,11 +159,11 @@ def primary_table(
     bootstrap = bootstrap.subset(np.argsort(bootstrap.models["kind"], kind="stable"))
     models = bootstrap.models.assign(**_groups(bootstrap.models))
     level = 1 - (1 - bootstrap.level) / looks
-    bootstrap = by_kinds(replace(bootstrap, models=models, level=level))
+    bootstrap = replace(bootstrap, models=models, level=level)
     predictors = predictors_of(models, varied_axes(models, KIND + SETTING), measures)
     table = pd.DataFrame({"measure": [*predictors]})
     table["baseline"] = table["measure"].isin(TITLES)
-    table["units"] = models[bootstrap.unit].nunique()
+    table["units"] = bootstrap.units.nunique()
     table["kinds"] = models["kind"].nunique()
     table["level"] = level
     names = [name for name in predictors if name in models]
@@ -219,7 +209,7 @@ def _correlations(
         "r_gap_given_start": {"given": design(models, start)},
         "r_gap_given_start_and_training": {"given": design(models, start, FIT)},
     }
-    units = models[bootstrap.unit].unique()
+    units = bootstrap.units.unique()
     rows = permuted_rows(units, permutations, bootstrap.seed)
     table = answers(bootstrap, names, questions, rows)
     is_baseline = np.isin(names, [*TITLES])

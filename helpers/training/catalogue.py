@@ -256,7 +256,7 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
         the reason why it is not.
     """
     reason = f"train accuracy not above {minimum_train_accuracy:.0%}"
-    is_above = table["train_accuracy"] > minimum_train_accuracy
+    is_above = table["train_accuracy"].round(9) > minimum_train_accuracy
     is_finite = np.isfinite(table[["train_loss", "test_loss"]]).all(axis=1)
     left_out = is_above.map({True: "", False: reason})
     return table.assign(left_out=left_out.where(is_finite, "loss is not finite"))

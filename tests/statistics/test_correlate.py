@@ -266,6 +266,4 @@ def test_intervals_are_percentiles_and_of_too_few_units_there_is_none():
     assert (low[0], high[0]) == pytest.approx((25, 975))
     assert np.isnan([low[1], high[1]]).all()
     assert np.isnan(c.percentile_interval(drawn, 7)).all()
-    five = c.percentile_interval(drawn, 7, fewest=5)
-    assert five[0][0] == pytest.approx(25)
     assert np.isnan(c.percentile_interval(np.empty((0, 2)), 8)).all()

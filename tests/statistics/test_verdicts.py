@@ -89,6 +89,9 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
     assert found["n"].tolist() == [60, 150, 150]
     assert found["ours"].tolist() == [-0.6, 0.5, 0.5]
     assert found["verdict"].tolist() == ["supported", "contradicted", "not reproduced"]
+    wide = gates_of(MODELS, MODELS, **OPEN | {AREAS: 0.61})
+    found = verdict_table(claims[2:], *tables()[:2], wide)
+    assert found["verdict"].tolist() == ["cannot be tested here"]
     claims = [
         CLAIM | {"measure": "mixup", "question": "tau_gap"},
         CLAIM | {"measure": "gi", "primary": True},
