@@ -8,7 +8,6 @@ import difflib
 import itertools
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -388,24 +387,13 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     Args:
         values: of the parameters of the study's notebooks.
     """
-    of = defaultdict(list, values)
-    others = {"unseen_class_ids": {*of["unseen_class_ids"]}}
-    if of["pretrained_weights"] == "made" and True in of["pretrained_levels"]:
-        others["pretrain_class_ids"] = {*of["pretrain_class_ids"]}
-        source = [of["data_source"], of["data_path"]]
-        is_same = source == [of["pretrain_data_source"], of["pretrain_data_path"]]
-        if is_same and not (of["class_ids"] and of["pretrain_class_ids"]):
-            yield (
-                "an empty choice is all classes: class_ids and pretrain_class_ids name "
-                "classes of one source, none of which is in both"
-            )
-    for name, chosen in others.items():
-        shared = sorted(chosen & {*of["class_ids"]})
-        if shared:
-            yield (
-                f"{name} shares {', '.join(shared[:5])} with class_ids; name classes "
-                "that are none of the study's"
-            )
+    unseen = {*values.get("unseen_class_ids", ())}
+    shared = sorted(unseen & {*values.get("class_ids", ())})
+    if shared:
+        yield (
+            f"unseen_class_ids shares {', '.join(shared[:5])} with class_ids; name "
+            "classes that are none of the study's"
+        )
 
 
 def name_of_values(values: Mapping[str, Any]) -> str:

@@ -117,28 +117,11 @@ def test_a_wrong_value_is_told_with_name_and_meaning(stem, name, value, message)
     assert declared(path)[name].comment in sentence or "did you mean" in sentence
 
 
-GOOD = {
-    "class_ids": ["a", "b"],
-    "pretrained_weights": "made",
-    "pretrained_levels": [True, False],
-    "pretrain_class_ids": ["c", "d"],
-    "unseen_class_ids": ["e"],
-    **dict.fromkeys(["data_source", "pretrain_data_source"], "coco"),
-    **dict.fromkeys(["data_path", "pretrain_data_path"], "data/x"),
-}
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"class_ids": []}, "an empty choice is all classes"),
-        ({"pretrain_class_ids": ["b", "c"]}, "pretrain_class_ids shares b"),
-        ({"unseen_class_ids": ["a"]}, "unseen_class_ids shares a"),
-    ],
-)
-def test_values_that_would_spoil_results_together_are_told(changed, message):
-    assert list(contradictions(GOOD)) == []
-    assert message in next(contradictions(GOOD | changed))
+def test_values_that_would_spoil_results_together_are_told():
+    classes = {"class_ids": ["a", "b"], "unseen_class_ids": ["e"]}
+    assert list(contradictions(classes)) == []
+    (sentence,) = contradictions(classes | {"unseen_class_ids": ["a", "e"]})
+    assert "unseen_class_ids shares a with class_ids" in sentence
 
 
 def test_names_of_folders_are_equal_for_equal_values_alone():
