@@ -3,12 +3,13 @@
 import argparse
 from pathlib import Path
 
+import pandas as pd
 from ruamel.yaml import YAML
 
 from helpers.data import layouts
 from helpers.data.decode import check_boxes, decode_all
 from helpers.data.images import sentences_of_faults
-from helpers.data.sources import open_source
+from helpers.data.sources import Source, open_source
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root
 from helpers.parameters import StudyError, fault_of
 from helpers.studies import load, path_of
@@ -58,16 +59,7 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
     share = _TRAINING_SHARE if len(training) == len(listing.records) else 1
     boxed = training[training["boxes"].astype(bool)]
     training = boxed if len(boxed) else training  # as 01 chooses them
-    sample = training[:: 1 + len(training) // _LOOKED_AT]
-    decoded = decode_all(source, sample, max(SIDES))
-    check_boxes(decoded)
-    unread = decoded[decoded["pixels"].isna()]
-    print(f"Of {len(sample)} images {len(unread)} cannot be read.")
-    if len(unread) == len(sample):
-        raise StudyError(
-            f"none of {len(sample)} images of {path} can be read, such as "
-            f"{unread['name'].iloc[0]} {unread['problems'].iloc[0]}; save them anew"
-        )
+    middle = _usual_side(source, training)
     counts = (share * training["class_id"].value_counts()).astype(int).to_dict()
     classes = [name for name, count in counts.items() if count >= _LEAST_IMAGES]
     classes = classes[:MOST_CLASSES]
@@ -77,7 +69,6 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
             f"{_LEAST_IMAGES / share:.0f} images for training, with boxes where "
             "some have one, and a study needs 2"
         )
-    middle = decoded[["width", "height"]].min(axis=1).median()
     side = max((size for size in SIDES if size <= middle), default=min(SIDES))
     study = YAML(typ="safe", pure=True).load(path_of("demo", root))
     study["question"] = f"Which networks generalize on the images of {name}?"
@@ -96,6 +87,21 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
         YAML(typ="safe", pure=True).dump(study, temporary)
     load(name, root=root)
     return file
+
+
+def _usual_side(source: Source, images: pd.DataFrame) -> float:
+    """Median of the shorter sides of a sample, in pixels; some must be readable."""
+    sample = images[:: 1 + len(images) // _LOOKED_AT]
+    decoded = decode_all(source, sample, max(SIDES))
+    check_boxes(decoded)
+    unread = decoded[decoded["pixels"].isna()]
+    print(f"Of {len(sample)} images {len(unread)} cannot be read.")
+    if len(unread) == len(sample):
+        raise StudyError(
+            f"none of {len(sample)} images of {source.root} can be read, such as "
+            f"{unread['name'].iloc[0]} {unread['problems'].iloc[0]}; save them anew"
+        )
+    return decoded[["width", "height"]].min(axis=1).median()
 
 
 if __name__ == "__main__":
