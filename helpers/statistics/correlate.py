@@ -19,7 +19,7 @@ from helpers.statistics.permutation import SIGNIFICANT, Array, Rows, against_cha
 Statistic = Callable[..., Array]  # (x, y, weights, given) -> (B, M), see ``pearson``
 
 LEVEL = 1 - SIGNIFICANT
-FEWEST = 8  # configurations behind a correlation, units behind an interval and p
+FEWEST = 8  # configurations behind a correlation, units behind an interval
 CONFIGURATION = "cell"  # column that names the configuration of a model
 DRAWS = 2_000
 # Standard errors from 0 at which 80 % of effects have p < 0.05: 1.96 + 0.84.
@@ -418,8 +418,7 @@ def correlate(
     Returns:
         A row per measure: measure, n models, units, r, its interval (low, high), and
         smallest, the smallest |r| that is told from 0 with 80 % power. r is NaN below
-        ``FEWEST`` configurations. With permutations also what ``tested`` has, of
-        ``FEWEST`` units or more.
+        ``FEWEST`` configurations. With permutations also what ``tested`` has.
     """
     names = list(measures)
     models = bootstrap.models
@@ -441,7 +440,6 @@ def correlate(
     table["smallest"] = smallest.where(np.isfinite(low))
     if permutations is None:
         return table
-    x[:, units < FEWEST] = np.nan
     if permutations.shape[1] < len(models):
         codes = pd.factorize(bootstrap.units)[0]
         x, y, given = (
