@@ -288,7 +288,7 @@ def test_named_results_are_those_of_the_table(study):
         item = results[f"r_{name}_gap"]
         row = rows.loc[name]
         ends = [row["r_gap"], row["r_gap_low"], row["r_gap_high"]]
-        values = [item[key] or np.nan for key in ("value", "low", "high")]
-        assert values == pytest.approx(ends, abs=1e-6)
+        values = np.array([item[key] for key in ("value", "low", "high")], float)
+        assert values == pytest.approx(ends, abs=1e-6, nan_ok=True)
         error = results[f"error_{name}"]["value"]
         assert error == pytest.approx(row["error_with_twins"], abs=1e-5)
