@@ -440,12 +440,12 @@ def code_of(notebook: Path) -> list[str]:
     return [re.sub(r"^[%!].*$", "", source, flags=re.M) for source in sources]
 
 
-def depends(study: Study, execution: Execution) -> str:
+def depends(study: Study, execution: Execution, root: Path = PROJECT_ROOT) -> str:
     """What an execution depends on beside values and modules, as a digest.
 
     Its cells, files and folders that parameters name, and claims where it reads them.
     """
-    cells = code_of(PROJECT_ROOT / f"notebooks/{execution.notebook}.ipynb")
+    cells = code_of(root / f"notebooks/{execution.notebook}.ipynb")
     stamps = {
         name: change_stamp(from_root(value))
         for name, value in execution.parameters.items()

@@ -75,6 +75,9 @@ def test_a_study_that_extends_another_shares_its_work_and_its_claims(project):
     with_claims = studies.depends(study, four, project.root)
     study.claims.clear()
     assert studies.depends(study, four, project.root) != with_claims
+    base = four.parameters | {"study": "base"}
+    assert not studies.as_claimed("04_four", four.parameters, project.root)
+    assert studies.as_claimed("04_four", base | {"rate": 3.0}, project.root)
     assert study.work.name == "base" and study.reports.name == "mine"
     (alone,) = project({"extends": "base"}).executions
     assert alone.notebook == "04_four"
