@@ -410,14 +410,8 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
                 "no image of a class is there: "
                 f"{[(item['name'], item['detail']) for item in source.faults[:5]]}"
             )
-        boxes = records.set_index("name")["boxes"].explode().dropna()
-        for image, (x0, y0, x1, y1) in boxes.items():
-            # Some boxes of ILSVRC are inverted, and are counted.
-            if (x1 < x0 or y1 < y0) and name not in _PUBLISHED:
-                raise ValueError(
-                    f"{image} has the box {x0:g}, {y0:g}, {x1:g}, {y1:g}, whose x1 or "
-                    "y1 is below x0 or y0: write corners, not width and height"
-                )
+        if name not in _PUBLISHED:  # whose inverted boxes are counted
+            _check_corners(records)
     except _FAULTS as fault:
         raise ValueError(
             f"{source.root} is not read as {name}: "
@@ -430,6 +424,17 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     listed = [*map(to_nfc, classes)] or sorted({*records["class_id"]})
     records = records[records["class_id"].isin(listed)]
     return Listing(name, listed, _names(source), records, source.faults)
+
+
+def _check_corners(records: pd.DataFrame) -> None:
+    """Refuse a box whose second corner lies before the first."""
+    boxes = records.set_index("name")["boxes"].explode().dropna()
+    for image, (x0, y0, x1, y1) in boxes.items():
+        if x1 < x0 or y1 < y0:
+            raise ValueError(
+                f"{image} has the box {x0:g}, {y0:g}, {x1:g}, {y1:g}, whose x1 or "
+                "y1 is below x0 or y0: write corners, not width and height"
+            )
 
 
 def _names(source: Source) -> dict[str, str]:

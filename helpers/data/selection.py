@@ -70,10 +70,8 @@ def select(
     faults.append(training.drop(fitting.index).assign(**why))
     asked = choice.test_images_per_class
     draw = partial(_draw, seed=choice.data_seed)
-    if hold_out:
-        training = (
-            fitting  # else most images with a box are trained on, and none tested
-        )
+    if hold_out:  # training and test images are of one kind, with boxes or without
+        training = fitting
     if hold_out and asked:
         # At most half of a class, so that a small class keeps training images.
         test = draw(fitting, "hold out", asked, 0.5)

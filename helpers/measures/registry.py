@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from helpers.parameters import near_names
+from helpers.parameters import fault_of, near_names
 
 FAMILIES = (
     "localization",
@@ -126,7 +126,8 @@ def measure(
     Raises:
         ValueError: for another family; by the decorator, see ``provides``.
     """
-    measures_of_families([family])
+    if fault := fault_of("families", family):
+        raise ValueError(fault)
 
     def decorate(function: Callable[..., Value]) -> Callable[..., Value]:
         provides(function)
@@ -150,7 +151,7 @@ def measures_of_families(families: Sequence[str]) -> list[Measure]:
         ValueError: for a name that does not exist.
     """
     for name in families:
-        if name not in (*FAMILIES, *MEASURES):
+        if name not in FAMILIES and name not in MEASURES:
             raise ValueError(
                 f"measures have no family {name!r}{near_names(name, FAMILIES)}; there "
                 f"are {', '.join(FAMILIES)}"

@@ -178,7 +178,7 @@ def correlation_table(
         architectures.append(TOTAL)
     tables = {}
     for architecture, threshold in product(architectures, thresholds):
-        chosen = models["train_accuracy"].round(9) > threshold
+        chosen = models["train_accuracy"] > threshold
         if architecture != TOTAL:
             chosen &= models["architecture"] == architecture
         part = bootstrap.subset(chosen)

@@ -80,7 +80,7 @@ def primary_rows(models: pd.DataFrame) -> NDArray[np.bool_]:
     """
     at_stop = models["snapshot"].eq("stop")
     right_labels = models["label_noise"].eq(0)
-    learnt = models["train_accuracy"].round(9) > PAPER_ACCURACY
+    learnt = models["train_accuracy"] > PAPER_ACCURACY
     is_finite = np.isfinite(models[["gap", "train_loss"]].astype(float)).all(axis=1)
     return (at_stop & right_labels & learnt & is_finite).to_numpy()
 

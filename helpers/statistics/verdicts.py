@@ -215,9 +215,9 @@ def _verdict_on_claim(row: Any) -> str:
     low, high = row.ours_low, row.ours_high
     word = verdict(low, high, row.p_adjusted, side, significant=1 - row.level)
     if np.isfinite(row.published):
-        falls_short = high < row.published if side > 0 else low > row.published
         if MASK in row.closed:
             return CANNOT_BE_TESTED
+        falls_short = high < row.published if side > 0 else low > row.published
         if falls_short:
             return NOT_REPRODUCED
         return REPRODUCED if word == SUPPORTED else CANNOT_TELL
