@@ -60,25 +60,24 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
     boxed = training[training["boxes"].astype(bool)]
     training = boxed if len(boxed) else training  # as 01 chooses them
     middle = _usual_side(source, training)
-    counts = (share * training["class_id"].value_counts()).astype(int).to_dict()
-    classes = [name for name, count in counts.items() if count >= _LEAST_IMAGES]
-    classes = classes[:MOST_CLASSES]
-    if len(classes) < 2:
+    counts = (share * training["class_id"].value_counts()).astype(int)
+    taken = counts[counts >= _LEAST_IMAGES].head(MOST_CLASSES)
+    if len(taken) < 2:
         raise StudyError(
-            f"{path} has {len(classes)} of {len(counts)} classes with "
+            f"{path} has {len(taken)} of {len(counts)} classes with "
             f"{_LEAST_IMAGES / share:.0f} images for training, with boxes where "
             "some have one, and a study needs 2"
         )
     side = max((size for size in SIDES if size <= middle), default=min(SIDES))
     study = YAML(typ="safe", pure=True).load(path_of("demo", root))
     study["question"] = f"Which networks generalize on the images of {name}?"
-    study["subject"] = f"{len(classes)} of {len(counts)} classes of {path.name}."
+    study["subject"] = f"{len(taken)} of {len(counts)} classes of {path.name}."
     study["notebooks"]["01_data_subset"] |= {
         "data_source": listing.layout,
         "data_path": str(path),
-        "class_ids": sorted(classes),
+        "class_ids": sorted(taken.index),
         "image_size": side,
-        "images_per_class": min(MOST_IMAGES, counts[classes[-1]]),
+        "images_per_class": min(MOST_IMAGES, int(taken.min())),
         "test_images_per_class": 0,
     }
     study["notebooks"]["02_grid_training"] |= {"pretrained_levels": [False]}

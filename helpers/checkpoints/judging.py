@@ -1,6 +1,6 @@
 """Predict the test accuracy of checkpoints from their training images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -110,14 +110,18 @@ def judge(given: Inputs) -> tuple[pd.DataFrame, list[str]]:
         rows.append({"checkpoint": name} | facts)
     table = verdicts(rows, calibration.rule(models), models["train_accuracy"].min())
     sentences = _sentences(table, models, classes) + faults
-    if len(predicted) > 2:
-        shares = pd.Series(agreement([*predicted.values()]), [*predicted])
-        table["agreement"] = table["checkpoint"].map(shares)
-        in_order = ", ".join(shares.sort_values(ascending=False).index)
-        sentences.append(_ORDER.format(in_order))
-    elif unlabelled:
-        sentences.append("Agreement orders three judged networks or more.")
+    if unlabelled:
+        sentences.append(_add_agreement(table, predicted))
     return table, sentences
+
+
+def _add_agreement(table: pd.DataFrame, predicted: Mapping[str, NDArray]) -> str:
+    """Add the agreement of judged networks to their table, and say their order."""
+    if len(predicted) < 3:
+        return "Agreement orders three judged networks or more."
+    shares = pd.Series(agreement([*predicted.values()]), [*predicted])
+    table["agreement"] = table["checkpoint"].map(shares)
+    return _ORDER.format(", ".join(shares.sort_values(ascending=False).index))
 
 
 def _sentences(table: pd.DataFrame, models: pd.DataFrame, classes: int) -> list[str]:
