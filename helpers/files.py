@@ -267,8 +267,10 @@ def read_table(path: Path) -> "pd.DataFrame":
 
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there")
-    with naming_damage(path):
-        table = pd.read_parquet(path)
+    # Opened once: by its name pandas opens it twice, and another process may replace
+    # it in between.
+    with naming_damage(path), path.open("rb") as file:
+        table = pd.read_parquet(file)
         stored = table.attrs.pop(CHECKSUM, "none")
         if stored != _checksum_of_table(table):
             raise ValueError(f"its checksum is {stored}, and must be of its values")

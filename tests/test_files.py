@@ -100,6 +100,20 @@ def test_a_table_that_another_program_rewrote_is_not_read(tmp_path):
         files.read_table(tmp_path / "a.parquet")
 
 
+def test_a_table_that_is_replaced_while_it_is_read_is_the_earlier_one(
+    tmp_path, monkeypatch
+):
+    path, read = tmp_path / "a.parquet", pd.read_parquet
+
+    def replaced_first(source):
+        files.write_table(path, pd.concat([TABLE] * 3, ignore_index=True))
+        return read(source)
+
+    files.write_table(path, TABLE)
+    monkeypatch.setattr(pd, "read_parquet", replaced_first)
+    pd.testing.assert_frame_equal(files.read_table(path), TABLE)
+
+
 def test_a_stamp_changes_with_names_and_times(tmp_path):
     """The sum of the sizes stays the same throughout."""
     for name in ("cat/0.png", "dog/1.png", "t.csv"):
