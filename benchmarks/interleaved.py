@@ -1,5 +1,6 @@
 """Several ways to do the same work, timed in turn, round by round: what disturbs the machine disturbs them all, and ratios stay."""
 
+import importlib.metadata
 import os
 import platform
 import resource
@@ -130,7 +131,9 @@ def show(title: str, table: pd.DataFrame) -> None:
 
 def print_machine(*packages: str) -> None:
     """Print what a result depends on: machine, threads, versions, command, commit."""
-    versions = files.versions(("torch", "torchvision", "numpy", "pandas", *packages))
+    wanted = ("torch", "torchvision", "numpy", "pandas", *packages)
+    there = {item.name for item in importlib.metadata.distributions()}
+    versions = files.versions([name for name in wanted if name in there])
     python = versions.pop("python")
     print(
         f"- machine: {processor()}, {len(os.sched_getaffinity(0))} cores to use, {platform.system()}, {accelerator()}"

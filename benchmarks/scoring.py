@@ -144,9 +144,8 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     """
     ours = Ours(*given)
     ours = ours._replace(folded=ours.pass_through())
-    scores, logits, maps, weight = [], [], [], ours.network.fc.weight
-    for part, features, out in ours.passed():
-        masks = box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
+    logits, maps, weight = [], [], ours.network.fc.weight
+    for _, features, out in ours.passed():
         found = [
             normalise_maps(
                 closed_form_cam(
@@ -155,13 +154,14 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
             )
             for method, formula in CLOSED_FORMS
         ]
-        of_forms = [localize.iou_at(each, masks, THRESHOLDS)[..., 0] for each in found]
-        scores.append(torch.stack(of_forms).cpu())
-        logits.append(out.cpu())
-        maps.append(found[0].cpu())
-    seen = passes.Pass(torch.cat(logits), torch.cat(maps))
+        logits.append(out)
+        maps.append(torch.stack(found))
+    of_forms = torch.cat(maps, 1)
+    masks = box_masks(ours.images.boxes.to(ours.device), side(ours.images))
+    scores = [localize.iou_at(each, masks, THRESHOLDS)[..., 0] for each in of_forms]
+    seen = passes.Pass(torch.cat(logits).cpu(), of_forms[0].cpu())
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
-    return torch.cat(scores, 2), evidence.score(
+    return torch.stack(scores).cpu(), evidence.score(
         of_one_pass(), known, evidence.MeasureSettings(), ["recorded_maps"]
     )
 

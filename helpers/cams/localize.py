@@ -205,7 +205,14 @@ def upsample(maps: Tensor, size: int) -> Tensor:
     Returns:
         (B, S, S).
     """
-    return F.interpolate(maps.unsqueeze(1), (size, size), mode="bilinear").squeeze(1)
+    # Weights of the rows and of the columns. Products of matrices are several times
+    # faster than interpolation of single small maps.
+    kind = {"dtype": maps.dtype, "device": maps.device}
+    rows, columns = [
+        F.interpolate(torch.eye(side, **kind)[None], size, mode="linear")[0]
+        for side in maps.shape[1:]
+    ]
+    return rows.T @ maps @ columns
 
 
 def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
@@ -285,34 +292,41 @@ def _batches(maps: Tensor, masks: Tensor, shuffles: int) -> Iterator[_Batch]:
     """Batches of maps (N, h, w) with masks (N, S, S), and with K others for each."""
     size = masks.shape[-1]
     pixels = masks.to(maps.device).flatten(1)
+    counts = pixels.sum(1).float()
     images = torch.arange(len(maps)).unsqueeze(1)
     rows = torch.cat([images, derangements(len(maps), shuffles)], 1).to(maps.device)
     # On a CPU a batch should fit into the cache.
     most_pixels = 2**17 if maps.device.type == "cpu" else 2**23
     for batch in rows.split(max(4, most_pixels // size**2)):
         small = maps[batch[:, 0]].float()
-        objects = pixels[batch].float()
-        areas = objects.sum(2)
+        objects = _zeros_and_ones(pixels[batch])
+        areas = counts[batch]
         is_defined = small.isfinite().flatten(1).all(1) & (areas[:, 0] > 0)
         areas = areas.where(is_defined.unsqueeze(1) & (areas > 0), torch.nan)
         enlarged = upsample(small.nan_to_num(0, 0, 0), size)
         yield _Batch(small, enlarged, objects, areas)
 
 
+def _zeros_and_ones(masks: Tensor) -> Tensor:
+    """Make numbers of bools; on a CPU by bytes it takes a fifth of the time."""
+    return masks.view(torch.uint8).float()
+
+
 def _scores(batch: _Batch, threshold: float, rule: str) -> dict[str, Tensor]:
     """Columns of ``chance_scores``, (B,) each, but those of boxes alone."""
     mask = cut(batch.enlarged, threshold, rule)
-    pixels = mask.flatten(1).float()
-    common = (batch.objects @ pixels.unsqueeze(2)).squeeze(2)  # (B, 1 + K)
+    pixels = _zeros_and_ones(mask.flatten(1))
+    common = (pixels.unsqueeze(1) @ batch.objects.mT).squeeze(1)  # (B, 1 + K)
     marked = pixels.sum(1, keepdim=True)
     iou = iou_of_counts(common, marked, batch.areas)
     rectangles = bounding_rectangles(mask)
-    filled = box_masks(rectangles.unsqueeze(1), mask.shape[-1]).flatten(1)
+    rectangle = box_masks(rectangles.unsqueeze(1), mask.shape[-1])
+    filled = _zeros_and_ones(rectangle.flatten(1))
     in_both = (batch.objects[:, 0] * filled).sum(1)
     columns = {
         "iou": iou[:, 0],
         "iou_b": iou_of_counts(in_both, filled.sum(1), batch.areas[:, 0]),
-        "mask_area": pixels.double().mean(1),
+        "mask_area": marked[:, 0].double() / pixels.shape[1],
         "common_area": common[:, 0].double() / pixels.shape[1],
     }
     for name, scores in ({"iou_above_shuffled": iou} | _ranked(batch)).items():
@@ -329,8 +343,7 @@ def _above_chance(scores: Tensor) -> Tensor:
 def _ranked(batch: _Batch) -> dict[str, Tensor]:
     """Scores that need no threshold, ``LESS_CHANCE``, with each object, (B, 1 + K)."""
     values = batch.enlarged.flatten(1)
-    # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
-    level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
+    level = (values * LEVELS).long().clamp_(0, LEVELS)
     inside, anywhere = _pixels_of_levels(level, batch.objects, LEVELS + 1)
     # Pixels with the value of a level or a larger one: the mask cut at this level.
     common = inside.cumsum(2)
@@ -356,12 +369,15 @@ def _ranked(batch: _Batch) -> dict[str, Tensor]:
 def _pixels_of_levels(
     level: Tensor, objects: Tensor, levels: int
 ) -> tuple[Tensor, Tensor]:
-    """Pixels of each level in each object, (B, 1 + K, levels), and in the image."""
+    """Pixels of each level in each object, (B, 1 + K, levels), and in the image.
+
+    The highest level comes first.
+    """
     inside = objects.new_zeros(*objects.shape[:2], levels)
     inside.scatter_add_(2, level.unsqueeze(1).expand_as(objects), objects)
     anywhere = objects.new_zeros(len(level), levels)
     anywhere.scatter_add_(1, level, torch.ones_like(objects[:, 0]))
-    return inside, anywhere
+    return inside.flip(2), anywhere.flip(1)
 
 
 def _points_into(batch: _Batch) -> Tensor:
@@ -401,9 +417,8 @@ def iou_at(
     cuts = torch.tensor(highest_first[::-1], device=maps.device)
     batches = []
     for batch in _batches(maps, masks, shuffles):
-        # Level 0 holds the pixels that reach all thresholds, level T those of none.
-        reached = torch.bucketize(batch.enlarged.flatten(1), cuts, right=True)
-        level = len(cuts) - reached
+        # The level of a pixel is the number of thresholds that it reaches.
+        level = torch.bucketize(batch.enlarged.flatten(1), cuts, right=True)
         inside, anywhere = _pixels_of_levels(level, batch.objects, len(cuts) + 1)
         common = inside.cumsum(2)
         marked = anywhere.cumsum(1).unsqueeze(1)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
+from torch.nn.functional import interpolate
 
 from helpers.cams import localize
 from helpers.cams.localize import chance_scores, cut, iou_at
@@ -121,6 +122,14 @@ def test_one_map_for_all_images_has_nothing_above_chance(boxes, monkeypatch):
         # of the other three's.
         mean = sum(table["iou_above_shuffled"] for table in tables) / 9
         np.testing.assert_allclose(mean, own - (own.sum() - own) / 3, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5), (1, 7, 7), (2, 1, 1)])
+def test_maps_are_enlarged_as_pytorch_does(shape):
+    maps = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    as_pytorch = interpolate(maps[None], (24, 24), mode="bilinear")[0]
+    assert torch.allclose(localize.upsample(maps, 24), as_pytorch, rtol=0, atol=3e-7)
+    assert localize.upsample(maps.double(), 24).dtype == torch.double
 
 
 def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():
