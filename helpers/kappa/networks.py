@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torchvision.transforms import v2
 
 from helpers.files import from_root, json_digest
 from helpers.networks.resnet import IMAGENET_MEAN, IMAGENET_STD
@@ -107,7 +106,8 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
 
 def _model(name: str, path: Path, family: str = "") -> Model:
     """A published network by the architecture with which its name begins."""
-    import torchvision
+    import torchvision  # here: it takes two seconds
+    from torchvision.transforms import v2
 
     architecture = re.split(r"[.-]", name)[0]
     known = torchvision.models.list_models(module=torchvision.models)
