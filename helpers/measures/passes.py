@@ -67,15 +67,20 @@ class Classifier:
 
 
 @provides
-def classifier(fused_network: nn.Module, normalise: Any, device: Any) -> Classifier:
+def classifier(
+    fused_network: nn.Module, normalise: Any, images: Any, device: Any
+) -> Classifier:
     """The network with batch normalisation folded into it, and how it takes images.
 
     Args:
         fused_network: in evaluation mode.
         normalise: from uint8 images to input of the network.
+        images: N images with labels and boxes.
         device: of the network.
     """
-    size = 256 if torch.device(device).type == "cuda" else 64
+    size = 256
+    if torch.device(device).type == "cpu":  # more would not fit into the cache
+        size = max(8, 2**18 // images.images.shape[-1] ** 2)
     return Classifier(fused_network, normalise, device, size)
 
 
