@@ -96,10 +96,7 @@ REFUSED = {
 }
 SAFE = {"torch.load": "weights_only=True", "np.load": "allow_pickle=False"}
 # Functions are handed to other processes by value; files are not read so.
-JOBLIB = {
-    *("joblib.Parallel", "joblib.delayed", "joblib.parallel_config"),
-    "joblib.externals.loky.get_reusable_executor",
-}
+JOBLIB = {"joblib.Parallel", "joblib.delayed", "joblib.parallel_config"}
 
 
 @pytest.mark.parametrize("name", TREES)

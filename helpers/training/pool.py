@@ -13,7 +13,6 @@ from uuid import uuid4
 import torch
 from filelock import FileLock
 from joblib import Parallel, delayed, parallel_config
-from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
 from torch import nn
 from tqdm.auto import tqdm
@@ -26,6 +25,7 @@ from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
 
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
+_IDLE = 60  # seconds for which idle processes wait for a further call
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 _SHARED: dict[str, Any] = {}  # what the items of a call share, by call
 _Process = Callable[[Any, Any], Any]  # of an item and what all items need
@@ -102,7 +102,7 @@ def side_by_side(
     threads = 1 if is_cpu else None  # None: as many as cores allow
     # Libraries that a process loads later have as few threads, too.
     start = {"inner_max_num_threads": threads, "initializer": _start_worker}
-    with parallel_config("loky", **start):
+    with parallel_config("loky", idle_worker_timeout=_IDLE, **start):
         parallel = Parallel(processes, return_as="generator_unordered")
     # The same processes serve later calls, for which they load anew.
     load = partial(_loaded, uuid4().hex, shared)
@@ -115,8 +115,6 @@ def side_by_side(
         else:
             yield item, result
     _SHARED.clear()
-    if processes > 1 and not is_cpu:  # idle processes would keep a GPU's memory
-        get_reusable_executor().shutdown()
     if faults:
         raise RuntimeError(
             f"{len(faults)} of {len(items)} failed; the others are complete. "
@@ -133,6 +131,8 @@ def _attempt(
             return item, process(item, load()), ""
     except Exception as fault:
         return item, None, f"{type(fault).__name__}: {fault}"
+    finally:
+        torch.cuda.empty_cache()  # for other processes; it does nothing on a CPU
 
 
 def _loaded(call: str, shared: Callable[[], Any]) -> Any:
