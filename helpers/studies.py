@@ -166,6 +166,11 @@ class StudyFile(BaseModel):
         for block, text in texts:
             target, _, value = text.partition("=")
             stem, _, name = target.strip().rpartition(".")
+            if block == "sweep" and not stem:
+                raise StudyError(
+                    f"vary: {text!r} names no notebook; write, for instance, "
+                    f"03_cam_scoring.{name}={value}"
+                )
             if block == "sweep" and not value.startswith("["):
                 value = f"[{value}]"
             content[block].setdefault(stem, {})[name] = _plain(value)

@@ -100,6 +100,8 @@ def test_wrong_names_and_values_are_told_before_anything_runs(project):
     assert "a is 'x': Input should be a valid integer" in output
     assert "runs no notebook '3_c' (did you mean '03_c'?)" in output
     assert "Traceback" not in output
+    _, output = project.run(vary=["c=1,2"])
+    assert "'c=1,2' names no notebook; write, for instance, 03_cam" in output
 
 
 def test_shares_end_before_the_cell_that_sums_up_and_the_whole_comes_after(project):
